@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: GPL-2.0
+# Thin targets over tools/; "make help" lists them.
+
+ARCH ?= arm64
+VARIANT ?= release
+# 7.2 only where no suite of this machine has 7.3: "make kernel" then leaves a note.
+KVER ?= $(or $(file <build/kver),7.3)
+
+PYTHON = python3
+KERNEL = $(PYTHON) tools/kernel/kernel.py
+NEED = $(PYTHON) tools/kernel/toolchain.py need
+GUEST = $(PYTHON) tools/guest/guest.py
+# Not passed on unless given: "auto" prefers 7.3.
+kver_asked = $(if $(filter file,$(origin KVER)),auto,$(KVER))
+where = $(if $(KDIR),--kdir '$(KDIR)') --kver $(kver_asked)
+IMAGE = build/$(KVER)/$(ARCH)-$(VARIANT)/$(if $(filter x86_64,$(ARCH)),bzImage,Image)
+guest_options = --arch $(ARCH) --kernel $(IMAGE) $(if $(CPU),--cpu '$(CPU)') $(if $(SMP),--smp $(SMP)) \
+	$(if $(MEM),--mem $(MEM)) $(if $(DISK),--disk '$(DISK)') $(if $(APPEND),--append '$(APPEND)') \
+	$(if $(filter-out 0,$(METER)),--meter) $(if $(filter-out 0,$(ORACLE)),--oracle) \
+	$(if $(TIMEOUT),--timeout $(TIMEOUT))
+
+help:
+	@sed -n 's/^#: \{0,1\}//p' Makefile
+
+#: tlb-rs: less TLB maintenance in Linux, in Rust
+#:
+#:   make run                 build stock and tlb-rs, boot both, print the comparison
+#:   make test                every test; ends with "N passed, N failed"
+#:   make kernel              build one kernel: build/KVER/ARCH-VARIANT/
+#:   make boot INITRD=file    boot an initramfs of yours; or JOB='shell commands'
+#:   make shell               a shell in the guest
+#:   make bench               measurements, into build/bench/
+#:   make meter programs      the QEMU plugin, the guest programs
+#:   make check               what of the toolchain is here; make setup: install the rest
+#:   make source              fetch the kernel source into ~/.cache/tlb-rs
+#:
+#: On a kernel tree of your own:
+#:   make kernel KDIR=dir     build from a copy of it (the tree is not changed)
+#:   make apply KDIR=dir      put the new files and the series onto it
+#:   make unapply KDIR=dir    take them off again
+#:   make series OUT=dir      the same as patches for git am
+#:
+#: While developing: overlay files are edited here, "make kernel" picks them up. The patched tree is
+#: build/KVER/linux; edits made there are brought back by
+#:   make refresh             new files of the overlay
+#:   make refresh PATCH=name  the same, and edits of existing files into patches/name (a new name
+#:                            is appended to the series)
+#:   make edit PATCH=name     first, where later patches change the same file
+#:   make clean distclean     remove build/ but for the kernels; all of build/
+#:
+#: Variables: ARCH=arm64|x86_64  VARIANT=release|stock|debug|bench  KVER=7.3|7.2
+#:   INSTALL=1 (install packages with sudo; 0: never, not even as root)
+#:   boot, shell: CPU=max SMP=4 MEM=2G DISK=file|size APPEND='kernel arguments' METER=1 ORACLE=1
+#:   TIMEOUT=seconds; kernel: LLVM=-NN RUSTC= BINDGEN= RUST_LIB_SRC=
+
+kernel:
+	@$(KERNEL) build --arch $(ARCH) --variant $(VARIANT) $(where)
+
+# Boots what was built; builds only what is not there.
+build/%/Image build/%/bzImage:
+	@$(KERNEL) build --arch $(firstword $(subst -, ,$(notdir $*))) \
+		--variant $(lastword $(subst -, ,$*)) --kver $(kver_asked)
+
+plugin = $(if $(filter-out 0,$(METER) $(ORACLE)),meter)
+
+boot: $(IMAGE) $(plugin)
+	@$(GUEST) boot $(guest_options) $(if $(INITRD),--initrd '$(INITRD)',--job '$(or $(JOB),uname -a)')
+
+shell: $(IMAGE) $(plugin)
+	@$(GUEST) shell $(guest_options)
+
+run test bench: guest-tools
+	@$(PYTHON) tools/$(if $(filter run,$@),report/run,$@/$@).py
+
+guest-tools:
+	@$(NEED) guest
+
+meter: guest-tools
+	@$(MAKE) -C tools/meter
+
+programs: guest-tools
+	@$(GUEST) programs --arch $(ARCH)
+
+check:
+	@$(PYTHON) tools/kernel/toolchain.py check
+
+setup:
+	@$(NEED) kernel guest
+
+source edit refresh:
+	@$(KERNEL) $@ $(where) $(if $(PATCH),--patch '$(PATCH)')
+
+apply unapply:
+	@$(KERNEL) $@ $(if $(KDIR),--kdir '$(KDIR)')
+
+series:
+	@$(KERNEL) series $(where) $(if $(OUT),--out '$(OUT)')
+
+clean:
+	rm -rf build/meter build/guest build/bench build/report
+
+distclean:
+	rm -rf build
+
+.PHONY: help kernel boot shell run test bench guest-tools meter programs check setup source edit refresh \
+	apply unapply series clean distclean

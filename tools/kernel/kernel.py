@@ -1,0 +1,286 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Build a kernel, and the commands around the patched tree.
+
+usage: kernel.py build --arch A --variant V [--kver K] [--kdir DIR]
+       kernel.py build --arch A --variant stock-objects|off-objects --objects OBJECT...
+       kernel.py source|tree|edit|refresh [--kver K] [--kdir DIR] [--patch NAME]
+       kernel.py apply|unapply --kdir DIR
+       kernel.py series --out DIR [--kver K]
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import overlay
+import source
+import toolchain
+from common import (BUILD, ROOT, Fail, Progress, dotted, lock, logged, main, need_space, say, sha256)
+
+IMAGES = {"arm64": "arch/arm64/boot/Image", "x86_64": "arch/x86/boot/bzImage"}
+VARIANTS = ("stock", "release", "debug", "bench")
+# Single objects of the stock and of the patched tree, every option of ours off: must be the same code.
+# Without Rust, which takes most of the time that a single object needs.
+OBJECT_VARIANTS = ("stock-objects", "off-objects")
+OBJECT_OPTIONS = "# CONFIG_RUST is not set\n# CONFIG_SAMPLES_RUST is not set\n"
+# Options of a fragment that may stay off: (version, architecture, option), "*" for any. Say why.
+MAY_BE_OFF = set()
+# What the caller's make or shell may hold and a kernel build must not see.
+PRIVATE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "ARCH", "VARIANT", "KVER", "KDIR", "PATCH", "OUT",
+           "CROSS_COMPILE", "KBUILD_OUTPUT", "O", "V", "C", "M", "W", "LLVM", "CC", "LD", "RUSTC", "BINDGEN",
+           "INITRD", "CPU", "SMP", "MEM", "DISK", "APPEND", "METER", "ORACLE", "TIMEOUT", "INSTALL", "SRCARCH")
+
+
+# ---- trees
+
+# Top-level entries that are no source. Not left to the top .gitignore: Debian's ignores everything.
+TOP_PRODUCTS = (".git", ".config*", ".tmp_*", ".*.cmd", ".*.d", ".version", ".cache", ".pc", ".tlb-rs", "*.o", "*.a",
+                "*.cmd", "*.orig", "*.rej", "*.patch", "vmlinux*", "vmlinuz*", "System.map", "Module.symvers",
+                "modules.*", "modules-only.symvers", "compile_commands.json", "rust-project.json", "tags", "TAGS",
+                "cscope*", "GPATH", "GRTAGS", "GTAGS", "debian", "tar-install", "*.tar*", "*.deb")
+
+HIDDEN_SOURCES = (".gitignore", ".kunitconfig", ".clang-format", ".renames.txt")
+
+
+def copy_kdir(kdir, dest):
+    """Sources of kdir into dest, without build products; returns whether anything changed.
+
+    git applies the tree's own .gitignore files, whether or not the tree is a repository.
+    """
+    gitdir = dest.parent / "ignore.git"
+    if not gitdir.exists():
+        subprocess.run(["git", "init", "-q", "--bare", gitdir], check=True)
+    p = subprocess.run(["git", f"--git-dir={gitdir}", f"--work-tree={kdir}", "ls-files", "-z", "-o",
+                        "--exclude=!/*", *(f"--exclude=!{h}" for h in HIDDEN_SOURCES),
+                        *(f"--exclude=/{t}" for t in TOP_PRODUCTS), "--exclude-per-directory=.gitignore"],
+                       cwd=kdir, capture_output=True, check=True)
+    names = set(os.fsdecode(p.stdout).split("\0")) - {""}
+    bar, changed = Progress(f"copying {kdir}"), False
+    for n, f in enumerate(sorted(names)):
+        src, dst = kdir / f, dest / f
+        st = os.lstat(src)
+        try:
+            old = os.lstat(dst)
+            if (st.st_size, st.st_mtime_ns, st.st_mode) == (old.st_size, old.st_mtime_ns, old.st_mode):
+                continue
+            dst.unlink()
+        except FileNotFoundError:
+            dst.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(src, dst, follow_symlinks=False)
+        changed = True
+        bar.update(f"{n} of {len(names)} files")
+    for d, _, files in os.walk(dest):
+        for f in files:
+            if os.path.relpath(os.path.join(d, f), dest) not in names:
+                os.unlink(os.path.join(d, f))
+                changed = True
+    bar.done()
+    return changed
+
+
+def stock_kdir(kdir):
+    """KDIR= of a build: (directory, version), if it is what it must be."""
+    kdir = Path(kdir).resolve()
+    ver = overlay.tree_version(kdir)
+    if how := overlay.is_patched(kdir):
+        undo = f"make unapply KDIR={kdir}" if how == "make apply" else "revert them there"
+        raise Fail(f"{kdir} already carries the tlb-rs patches, by {how}; KDIR= must be a stock tree\n"
+                   f"  {undo}, or build it with its own make")
+    return kdir, ver
+
+
+def base_tree(kver, kdir):
+    """(name of the directory in build/, stock tree, its identity)"""
+    if kdir:
+        kdir, ver = stock_kdir(kdir)
+    else:
+        asked, (kver, tree) = kver, source.linux(kver)
+        if asked == "auto" and kver != source.KVERS[0]:
+            (BUILD / "kver").write_text(kver, encoding="ascii")	# for the Makefile's default
+        return kver, tree, tree.name
+    if dotted(ver[:2]) not in source.KVERS:
+        say(f"note: Linux {dotted(ver)} is untested; {' and '.join(source.KVERS)} are supported")
+    top = BUILD / f"{dotted(ver[:2])}-kdir"
+    need_space(top, 2, "a copy of KDIR")
+    count = top / "base.id"
+    ident = count.read_text(encoding="utf-8") if count.exists() else "0"
+    if copy_kdir(kdir, top / "base"):
+        ident = str(int(ident) + 1)
+        count.write_text(ident, encoding="utf-8")
+    return top.name, top / "base", ident
+
+
+def patched_tree(name, base, ident):
+    """build/<name>/linux: the base with the overlay and the series."""
+    path, stamp = BUILD / name / "linux", BUILD / name / "linux.base"
+    # No stamp: nothing there, or a copy that was interrupted.
+    if stamp.exists() and stamp.read_text(encoding="utf-8") != ident:
+        tree = overlay.Tree(path)
+        tree.clear()	# refuses where edits would be lost
+        stamp.unlink(missing_ok=True)
+    if not stamp.exists():
+        need_space(BUILD, 2, "the patched tree")
+        bar = Progress("copying the source")
+        path.mkdir(parents=True, exist_ok=True)
+        # rsync: a copy that was interrupted goes on, and a new base touches only what differs.
+        subprocess.run(["rsync", "-a", "--delete", f"{base}/", f"{path}/"], check=True)
+        bar.done()
+        stamp.write_text(ident, encoding="utf-8")
+    tree = overlay.Tree(path)
+    tree.sync()
+    return tree
+
+
+# ---- configuration
+
+def fragments(arch, variant):
+    names = ["common", arch] + (["release"] if variant in ("release", "debug", "bench") else [])
+    names += [variant] if variant in ("debug", "bench") else []
+    files = [ROOT / "config" / f"{n}.fragment" for n in names]
+    return [f for f in files if f.exists() or f.stem in ("common", arch)]
+
+
+def options(text):
+    """{option: value} of a fragment or .config; "n" for "is not set"."""
+    found = {}
+    for line in text.splitlines():
+        if m := re.match(r"(CONFIG_\w+)=(.*?)\s*$|# (CONFIG_\w+) is not set", line):
+            found[m.group(1) or m.group(3)] = m.group(2) or "n"
+    return found
+
+
+def configure(make, env, src, out, arch, frags, kver):
+    """.config from tinyconfig and the fragments; unchanged content keeps its time."""
+    kconfigs = [f for k, f in overlay.overlay_files().items() if Path(k).name.startswith("Kconfig")]
+    kconfigs += [f for f in (src / overlay.STATE / "patches").glob("*") if "Kconfig" in f.read_text(errors="replace")]
+    stamp = out / ".config.inputs"
+    key = "\n".join([*make, str(src), *sorted(f"{f.name} {sha256(f)}" for f in frags + kconfigs)])
+    config = out / ".config"
+    if config.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == key:
+        return
+    stamp.unlink(missing_ok=True)
+    old = (config.read_bytes(), config.stat()) if config.exists() else None
+    log = out / "config.log"
+    script = ('set -eu\n"$@" tinyconfig\n'
+              f'"{src}/scripts/kconfig/merge_config.sh" -m -O "{out}" "{config}" ' +
+              " ".join(f'"{f}"' for f in frags) + '\n"$@" olddefconfig\n')
+    logged(["bash", "-c", script, "-", *make], log, f"configuring {out.name}", env=env)
+    want = {}
+    for f in frags:
+        want |= options(f.read_text(encoding="utf-8"))
+    got = options(config.read_text(encoding="utf-8"))
+    bad = [f"{o}={v} (is {got.get(o, 'n')})" for o, v in want.items() if got.get(o, "n") != v and
+           not {(k, a, o) for k in (kver, "*") for a in (arch, "*")} & MAY_BE_OFF]
+    if bad:
+        reason = ""
+        if any("CONFIG_RUST=" in b for b in bad):
+            p = subprocess.run([*make, "rustavailable"], env=env, capture_output=True, text=True, check=False)
+            reason = "\n" + p.stderr.strip()
+        raise Fail(f"options that did not take for {out.name}: {', '.join(bad)}\n  a dependency is missing from "
+                   f"{', '.join(f.name for f in frags)}, or the option does not exist in this kernel{reason}")
+    if old and old[0] == config.read_bytes():
+        os.utime(config, ns=(old[1].st_atime_ns, old[1].st_mtime_ns))
+    stamp.write_text(key, encoding="utf-8")
+
+
+# ---- commands
+
+def build(a):
+    if a.arch not in IMAGES:
+        raise Fail(f"ARCH={a.arch}: one of {', '.join(IMAGES)}")
+    if a.variant not in (OBJECT_VARIANTS if a.objects else VARIANTS):
+        raise Fail(f"VARIANT={a.variant}: one of {', '.join(VARIANTS)}")
+    variables, extra = toolchain.kernel_tools()
+    name, base, ident = base_tree(a.kver, a.kdir)
+    src = base if a.variant in ("stock", "stock-objects") else patched_tree(name, base, ident).path
+    out = BUILD / name / f"{a.arch}-{a.variant}"
+    if not (out / "vmlinux").exists():
+        need_space(BUILD, 4, "a kernel build")
+    out.mkdir(parents=True, exist_ok=True)
+    env = {k: v for k, v in os.environ.items() if k not in PRIVATE}
+    env |= extra | {"KBUILD_BUILD_USER": "tlb-rs", "KBUILD_BUILD_HOST": "localhost", "LC_ALL": "C"}
+    make = ["make", "-C", str(src), f"O={out}", f"ARCH={a.arch}", *variables]
+    if a.variant == "debug" and shutil.which("clippy-driver"):
+        make.append("CLIPPY=1")	# a lint stops the build, as CONFIG_WERROR makes it an error
+    frags = fragments(a.arch, a.variant)
+    if a.objects:
+        frags.append(out / "objects.fragment")
+        frags[-1].write_text(OBJECT_OPTIONS, encoding="ascii")
+    configure(make, env, src, out, a.arch, frags, name)
+    config = options((out / ".config").read_text(encoding="utf-8"))
+    targets = [Path(IMAGES[a.arch]).name] + (["modules"] if config.get("CONFIG_MODULES") == "y" else [])
+    if a.objects:
+        targets = a.objects
+    jobs = f"-j{len(os.sched_getaffinity(0))}"
+    logged([*make, jobs, *targets], out / "build.log", f"building {name}/{out.name}",
+           re.compile(r"  (?:CC|AS|RUSTC|RUSTDOC|LD|AR|HOSTCC|BINDGEN|EXPORTS|GEN|HOSTRUSTC|OBJCOPY|VDSO\w*) (?:\[M\])? *(\S+)"),
+           env=env)
+    if a.objects:
+        return 0
+    link = out / Path(IMAGES[a.arch]).name
+    if not link.is_symlink():
+        link.symlink_to(IMAGES[a.arch])
+    print(os.path.relpath(link))
+    return 0
+
+
+def need_patched(a):
+    name, base, ident = base_tree(a.kver, a.kdir)
+    path = BUILD / name / "linux"
+    if not (BUILD / name / "linux.base").exists():
+        return patched_tree(name, base, ident), base
+    return overlay.Tree(path), base
+
+
+def need_kdir(a):
+    if not a.kdir:
+        raise Fail(f"name your kernel tree: make {a.command} KDIR=/path/to/linux")
+    return a.kdir
+
+
+def cli():
+    p = argparse.ArgumentParser(usage=__doc__)
+    p.add_argument("command", choices=("build", "source", "tree", "edit", "refresh", "apply", "unapply", "series"))
+    p.add_argument("--arch", default="arm64")
+    p.add_argument("--variant", default="release")
+    p.add_argument("--kver", default="auto", choices=("auto", *source.KVERS))
+    p.add_argument("--kdir")
+    p.add_argument("--patch")
+    p.add_argument("--out")
+    p.add_argument("--objects", nargs="+")
+    a = p.parse_args()
+    if a.command in ("apply", "unapply", "edit", "refresh", "tree") and not shutil.which("quilt"):
+        raise Fail("quilt not found\n  sudo apt-get install -y quilt")
+    if a.command in ("apply", "unapply"):
+        return getattr(overlay, a.command)(need_kdir(a))
+    if a.command == "series":
+        if not a.out:
+            raise Fail("name a directory for the patches: make series OUT=dir")
+        kver = source.KVERS[0] if a.kver == "auto" else a.kver
+        return overlay.series(a.out, tuple(map(int, kver.split("."))))
+    if a.kdir:
+        stock_kdir(a.kdir)	# before waiting for anything
+    with lock(BUILD / "lock", "kernel build"):
+        if a.command == "build":
+            return build(a)
+        if a.command == "source":
+            print(base_tree(a.kver, a.kdir)[1])
+            return 0
+        if a.command == "tree":
+            name, base, ident = base_tree(a.kver, a.kdir)
+            print(patched_tree(name, base, ident).path)
+            return 0
+        tree, base = need_patched(a)
+        if a.command == "refresh":
+            return overlay.refresh(tree, base, a.patch)
+        if not a.patch:
+            raise Fail("name the patch: make edit PATCH=NAME")
+        return overlay.edit(tree, a.patch)
+
+
+if __name__ == "__main__":
+    main(cli)

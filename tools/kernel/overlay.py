@@ -1,0 +1,502 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Put the repository's new files and its quilt series onto a kernel tree, and take them off again.
+
+A tree that carries them has a directory .tlb-rs/:
+    manifest   new files that were copied, with their checksum at that time
+    patches/   the series as it was applied
+    pc/        quilt's state: the originals of every patched file
+    clean/     the patched files as the series left them, to tell later edits
+    busy       present while patches are being applied: an interruption is noticed by it
+"""
+
+import filecmp
+import fnmatch
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from common import ROOT, Fail, dotted, output, say, sha256
+
+STATE = ".tlb-rs"
+DIRS = ("Documentation", "arch", "drivers", "fs", "include", "kernel", "lib", "mm", "rust", "samples",
+        "tools/testing")
+# Repository path -> kernel path, where they differ.
+MOVED = {"Kconfig.rust": "mm/Kconfig.rust"}
+NOT_OURS = ("*.o", "*.ko", "*.a", "*.cmd", "*.pyc", "*~", "*.swp", "*.orig", "*.rej", "__pycache__", "target")
+
+
+def tree_version(tree):
+    """(7, 3, 4) of a kernel tree."""
+    try:
+        text = (tree / "Makefile").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    v = {k: n for k, n in re.findall(r"^(VERSION|PATCHLEVEL|SUBLEVEL) = (\d+)$", text, re.M)}
+    if len(v) != 3 or not all((tree / f).exists() for f in ("mm/Kconfig", "scripts/kconfig", "rust/kernel/lib.rs")):
+        raise Fail(f"{tree} is not a Linux kernel source tree (no top-level Makefile with a version, or no "
+                   "mm/Kconfig, scripts/kconfig, rust/kernel/lib.rs)\n  KDIR= names the top directory of one")
+    return tuple(int(v[k]) for k in ("VERSION", "PATCHLEVEL", "SUBLEVEL"))
+
+
+def is_patched(tree):
+    """How the tree came to carry our files, or None."""
+    if (tree / STATE / "manifest").exists() or (tree / STATE / "pc").exists():
+        return "make apply"
+    if any((tree / f).exists() for f in ("mm/Kconfig.rust", "mm/tlb_batch")):
+        return "other means (git am or patch)"
+    return None
+
+
+def overlay_files(root=ROOT):
+    """{kernel path: file of the repository}"""
+    files = {MOVED[m]: root / m for m in MOVED if (root / m).exists()}
+    for d in DIRS:
+        for base, dirs, names in os.walk(root / d):
+            dirs[:] = sorted(x for x in dirs if not any(fnmatch.fnmatch(x, p) for p in NOT_OURS))
+            for n in sorted(names):
+                if not any(fnmatch.fnmatch(n, p) for p in NOT_OURS):
+                    f = Path(base, n)
+                    files[str(f.relative_to(root))] = f
+    return files
+
+
+def patch_files(ver, root=ROOT):
+    """[(name, file)] of the series; patches/<version>/ overrides the series and single patches."""
+    top, own = root / "patches", root / "patches" / dotted(ver[:2])
+    series = next((s for s in (own / "series", top / "series") if s.exists()), None)
+    if not series:
+        return []
+    lines = (l.split("#")[0].split() for l in series.read_text(encoding="utf-8").splitlines())
+    names = [l[0] for l in lines if l]
+    files = [(n, own / n if (own / n).exists() else top / n) for n in names]
+    for n, f in files:
+        if not f.exists():
+            raise Fail(f"{series} lists {n}, but there is no such file beside it")
+    return files
+
+
+class Tree:
+    """A kernel tree that carries, or will carry, the overlay and the series."""
+
+    def __init__(self, path, root=ROOT):
+        self.path = Path(path)
+        self.root = root
+        self.ver = tree_version(self.path)
+        self.state = self.path / STATE
+        self.patches = self.state / "patches"
+        self.say = say
+
+    # ---- quilt
+
+    def quilt(self, *args, check=True):
+        env = {**os.environ, "QUILT_PATCHES": str(self.patches), "QUILT_PC": f"{STATE}/pc", "LC_ALL": "C",
+               "QUILT_NO_DIFF_INDEX": "1", "QUILT_NO_DIFF_TIMESTAMPS": "1", "QUILT_DIFF_OPTS": "-p"}
+        for v in ("QUILT_SERIES", "QUILT_PATCH_OPTS", "QUILT_REFRESH_ARGS", "QUILT_PUSH_ARGS"):
+            env.pop(v, None)
+        p = subprocess.run(["quilt", "--quiltrc", "-", *args], cwd=self.path, env=env, text=True,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False)
+        if check and p.returncode:
+            raise Fail(self.explain(p.stdout))
+        return p.stdout
+
+    def explain(self, out):
+        """quilt's output as one message that names the patch and the file."""
+        if m := re.search(r"Patch (\S+) does not (?:apply|remove)", out):
+            files = re.findall(r"FAILED -- (?:rejects in|saving rejects to) file (\S+)", out)
+            # "can't find file" gives the name in the diff header that it quotes.
+            files += re.findall(r"can't find file to patch.*?^\|\+\+\+ (?:b/)?(\S+)", out, re.S | re.M)
+            names = ", ".join(f.removesuffix(".rej") for f in files) or "a file"
+            if "does not remove" in m.group():
+                return (f"patch {m.group(1)} cannot be taken off: {names} was edited in {self.path}\n"
+                        f"  keep the edit: make refresh PATCH={m.group(1)}; or drop it: undo it in the tree")
+            return (f"patch {m.group(1)} does not apply to {names} in {self.path} (Linux {dotted(self.ver)})\n" +
+                    "\n".join("  " + l for l in out.splitlines() if "FAILED" in l or "can't find" in l) +
+                    f"\n  fix patches/{m.group(1)}, or add one for this version as patches/{dotted(self.ver[:2])}/{m.group(1)}")
+        if m := re.search(r"patch (\S+) needs to be refreshed", out):
+            return (f"{self.path} has edits in files of patch {m.group(1)} that are not written back\n"
+                    f"  make refresh PATCH={m.group(1)}")
+        return "quilt: " + out.strip()
+
+    def applied(self):
+        # quilt fails where nothing is applied.
+        db = self.state / "pc/applied-patches"
+        return db.read_text(encoding="utf-8").split() if db.exists() else []
+
+    def touched(self, patch):
+        """Files that an applied patch touches."""
+        d = self.state / "pc" / patch
+        return sorted(str(f.relative_to(d)) for f in d.rglob("*") if f.is_file() and f.name != ".timestamp")
+
+    def patched_files(self):
+        return sorted({f for p in self.applied() for f in self.touched(p)})
+
+    def restore_originals(self):
+        """After an interruption: the first backup of each file is what it was before the series."""
+        say(f"an interrupted change of {self.path}: starting the series again")
+        order = (self.patches / "series").read_text(encoding="utf-8").split()
+        dirs = [self.state / "pc" / n for n in order if (self.state / "pc" / n).is_dir()]
+        seen = set()
+        for d in dirs:
+            for b in (f for f in d.rglob("*") if f.is_file() and f.name != ".timestamp"):
+                name = b.relative_to(d)
+                if name in seen:
+                    continue
+                seen.add(name)
+                if b.stat().st_size:
+                    shutil.copy2(b, self.path / name)
+                else:	# quilt's mark of a file that did not exist
+                    (self.path / name).unlink(missing_ok=True)
+        shutil.rmtree(self.state / "pc")
+
+    def sync_patches(self):
+        """Bring the tree to the repository's series; files that end up the same keep their time."""
+        busy = self.state / "busy"
+        if busy.exists():
+            if (self.state / "pc").exists():
+                self.restore_originals()
+            busy.unlink()
+        if (editing := self.state / "editing").exists():
+            raise Fail(f"patch {editing.read_text().strip()} is being edited: make refresh "
+                       f"PATCH={editing.read_text().strip()}")
+        want = [(n, f.read_bytes()) for n, f in patch_files(self.ver, self.root)]
+        have = self.applied()
+        same = 0
+        while (same < min(len(want), len(have)) and want[same][0] == have[same] and
+               want[same][1] == (self.patches / have[same]).read_bytes()):
+            same += 1
+        if same == len(want) == len(have):
+            return
+        before = {f: (sha256(self.path / f), (self.path / f).stat()) for f in self.patched_files()
+                  if (self.path / f).exists()}
+        if have[same:]:
+            # Ask first: popping half of the series and then stopping helps nobody.
+            self.refuse_edits()
+            busy.touch()
+            self.quilt("pop", have[same - 1] if same else "-a")
+        self.state.mkdir(exist_ok=True)
+        shutil.rmtree(self.patches, ignore_errors=True)
+        self.patches.mkdir()
+        for n, data in want:
+            (self.patches / n).parent.mkdir(parents=True, exist_ok=True)
+            (self.patches / n).write_bytes(data)
+        (self.patches / "series").write_text("".join(n + "\n" for n, _ in want), encoding="utf-8")
+        busy.touch()
+        try:
+            if want[same:]:
+                self.quilt("push", "-a", "--fuzz=0")
+                self.say(f"applied {len(want) - same} of {len(want)} patches to {self.path}")
+        finally:
+            # quilt leaves a failed patch off: the state is consistent either way.
+            busy.unlink()
+            for f, (digest, st) in before.items():
+                if (self.path / f).exists() and sha256(self.path / f) == digest:
+                    os.utime(self.path / f, ns=(st.st_atime_ns, st.st_mtime_ns))
+            self.save_clean()
+
+    def save_clean(self):
+        clean = self.state / "clean"
+        shutil.rmtree(clean, ignore_errors=True)
+        for f in self.patched_files():
+            if (self.path / f).exists():
+                (clean / f).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(self.path / f, clean / f)
+
+    def edited(self):
+        """Patched files that were changed since the series was applied."""
+        clean = self.state / "clean"
+        return [f for f in self.patched_files()
+                if (self.path / f).exists() != (clean / f).exists() or
+                ((clean / f).exists() and not filecmp.cmp(clean / f, self.path / f, shallow=False))]
+
+    def refuse_edits(self):
+        if e := self.edited():
+            owner = next(p for p in reversed(self.applied()) if e[0] in self.touched(p))
+            raise Fail(f"{self.path}: {', '.join(e)} was edited and not written back to the series\n"
+                       f"  keep the edit: make refresh PATCH={owner}; or drop it: cp {self.state}/clean/{e[0]} {self.path}/{e[0]}")
+
+    # ---- new files
+
+    def manifest(self):
+        f = self.state / "manifest"
+        lines = f.read_text(encoding="utf-8").splitlines() if f.exists() else []
+        return {p: s for s, p in (l.split("  ", 1) for l in lines)}
+
+    def write_manifest(self, m):
+        self.state.mkdir(exist_ok=True)
+        tmp = self.state / "manifest.new"
+        tmp.write_text("".join(f"{s}  {p}\n" for p, s in sorted(m.items())), encoding="utf-8")
+        tmp.rename(self.state / "manifest")
+
+    def conflicts(self):
+        m = self.manifest()
+        return [f for f in overlay_files(self.root) if f not in m and (self.path / f).exists()]
+
+    def refuse_conflicts(self):
+        if c := self.conflicts():
+            raise Fail(f"{', '.join(c)} of the repository would overwrite a file of the kernel tree {self.path}\n"
+                       "  new files must not exist there: a change to an existing file belongs in patches/")
+
+    def changed_overlay(self):
+        """New files that were edited or removed in the tree."""
+        return [f for f, s in self.manifest().items()
+                if not (self.path / f).exists() or sha256(self.path / f) != s]
+
+    def sync_overlay(self):
+        """Copy what differs; a file with the same content keeps its time."""
+        self.refuse_conflicts()
+        files, m = overlay_files(self.root), self.manifest()
+        changed = set(self.changed_overlay())
+        for f, src in files.items():
+            dst, digest = self.path / f, sha256(src)
+            if f in changed and dst.exists() and sha256(dst) != digest:
+                raise Fail(f"{dst} was edited in the tree, and differs from the repository's {f}\n"
+                           f"  keep the edit: make refresh; or drop it: rm {dst}")
+            if f not in m:	# noted before it is there, so that an interruption cannot orphan it
+                m[f] = digest
+                self.write_manifest(m)
+            if not dst.exists() or sha256(dst) != digest:
+                dst.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(src, dst)
+            m[f] = digest
+        for f in [f for f in m if f not in files]:
+            if f in changed and (self.path / f).exists():
+                raise Fail(f"{self.path / f} was edited in the tree, but the repository no longer has it\n"
+                           f"  remove it: rm {self.path / f}")
+            self.remove(f)
+            del m[f]
+        self.write_manifest(m)
+
+    def remove(self, f):
+        p = self.path / f
+        p.unlink(missing_ok=True)
+        while (p := p.parent) != self.path and p.is_dir() and not any(p.iterdir()):
+            p.rmdir()
+
+    # ---- both
+
+    def sync(self):
+        self.refuse_conflicts()
+        self.sync_patches()
+        self.sync_overlay()
+
+    def clear(self):
+        """Back to the tree as it was."""
+        self.refuse_edits()
+        if c := [f for f in self.changed_overlay() if (self.path / f).exists()]:
+            raise Fail(f"{', '.join(c)} in {self.path} was edited since it was copied there\n"
+                       "  move the edits away first: the file would be removed")
+        if self.applied():
+            self.quilt("pop", "-a")
+        for f in self.manifest():
+            self.remove(f)
+        shutil.rmtree(self.state, ignore_errors=True)
+
+
+def scratch(tree, ver, root=ROOT):
+    """Try the series on copies of just the files that it touches: the tree itself is not changed."""
+    patches = patch_files(ver, root)
+    with tempfile.TemporaryDirectory(prefix="tlb-rs-") as d:
+        t = Path(d, "tree")
+        names = {"Makefile", "mm/Kconfig", "rust/kernel/lib.rs"}
+        for _, p in patches:
+            names |= set(re.findall(r"^(?:---|\+\+\+) [^/\s]+/(\S+)", p.read_text(encoding="utf-8", errors="replace"), re.M))
+        for n in names:
+            if (tree / n).is_file():
+                (t / n).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(tree / n, t / n)
+        (t / "scripts/kconfig").mkdir(parents=True)
+        try:
+            trial = Tree(t, root)
+            trial.say = lambda text: None
+            trial.sync_patches()
+        except Fail as e:
+            raise Fail(str(e).replace(str(t), str(tree)) + f"\n  {tree} was not changed") from None
+
+
+def apply(kdir, root=ROOT):
+    kdir = Path(kdir).resolve()
+    ver = tree_version(kdir)
+    how = is_patched(kdir)
+    if how and how != "make apply":
+        raise Fail(f"{kdir} already carries tlb-rs, by {how}: nothing to do, and 'make unapply' cannot undo it")
+    tree = Tree(kdir, root)
+    fresh = not how
+    tree.refuse_conflicts()
+    if fresh:
+        scratch(kdir, ver, root)
+    say_before = (tree.applied(), tree.manifest())
+    tree.sync()
+    if (tree.applied(), tree.manifest()) == say_before and not fresh:
+        say(f"{kdir}: already applied")
+    else:
+        say(f"{kdir}: {len(tree.manifest())} new files, {len(tree.applied())} patches (Linux {dotted(ver)}); "
+            f"undo: make unapply KDIR={kdir}")
+    return 0
+
+
+def unapply(kdir, root=ROOT):
+    kdir = Path(kdir).resolve()
+    tree_version(kdir)
+    if is_patched(kdir) != "make apply":
+        raise Fail(f"{kdir} was not changed by 'make apply': nothing to undo")
+    tree = Tree(kdir, root)
+    if (tree.state / "busy").exists() and (tree.state / "pc").exists():
+        tree.restore_originals()
+    tree.clear()
+    say(f"{kdir}: restored")
+    return 0
+
+
+# ---- for git am
+
+def series(out, ver, root=ROOT):
+    """The new files as one patch, then the series: a directory that git am takes."""
+    out = Path(out).resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    if any(out.iterdir()):
+        raise Fail(f"{out} is not empty")
+    author = (output(["git", "log", "-1", "--format=%an <%ae>"], cwd=root).strip() or
+              "tlb-rs <tlb-rs@localhost>")
+    with tempfile.TemporaryDirectory(prefix="tlb-rs-") as d:
+        for f, src in overlay_files(root).items():
+            Path(d, f).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(src, Path(d, f))
+        subprocess.run(["git", "init", "-q"], cwd=d, check=True)
+        subprocess.run(["git", "add", "-f", "."], cwd=d, check=True)
+        new = subprocess.run(["git", "diff", "--cached", "--no-color"], cwd=d, check=True, stdout=subprocess.PIPE).stdout
+    patches = [("0000-new-files.patch", b"Subject: mm: add the tlb-rs files\n\n"
+                b"New files only; the patches that follow hook them up.\n\n---\n" + new)]
+    patches += [(n, f.read_bytes()) for n, f in patch_files(ver, root)]
+    for i, (name, data) in enumerate(patches, 1):
+        # Where the diff starts; everything before it is the description.
+        m = re.search(rb"^(---\n|Index: |diff |--- )", data, re.M)
+        head, diff = data[:m.start()].decode(), data[m.start():]
+        names = re.findall(r"^From: (.*)", head, re.M) + [author]
+        subject = re.findall(r"^Subject: (?:\[[^]]*\] *)?(.*)", head, re.M) + [re.sub(r"^\d+-|\.patch$", "", Path(name).name)]
+        body = re.sub(r"^(From|Subject|Date): .*\n|^From [0-9a-f]{40} .*\n", "", head, flags=re.M).strip()
+        stem = re.sub(r"^\d+-|\.patch$", "", Path(name).name)
+        (out / f"{i:04d}-{stem}.patch").write_bytes(
+            f"From {'0' * 40} Mon Sep 17 00:00:00 2001\nFrom: {names[0]}\nSubject: [PATCH {i}/{len(patches)}] {subject[0]}"
+            f"\n\n{body}\n".encode() + (b"" if diff.startswith(b"---\n") else b"---\n") + diff)
+    say(f"{out}: {len(patches)} patches for Linux {dotted(ver[:2])}; apply them with: git am {out}/*.patch")
+    return 0
+
+
+# ---- writing edits back
+
+def write_back(tree, patch):
+    """The tree's copy of a patch into the repository."""
+    own = tree.root / "patches" / dotted(tree.ver[:2])
+    d = own if (own / patch).exists() else tree.root / "patches"
+    d.mkdir(exist_ok=True)
+    if not (d / patch).exists() and patch not in [n for n, _ in patch_files(tree.ver, tree.root)]:
+        with open(own / "series" if (own / "series").exists() else d / "series", "a", encoding="utf-8") as s:
+            s.write(patch + "\n")
+    data = (tree.patches / patch).read_bytes()
+    if not (d / patch).exists() or (d / patch).read_bytes() != data:
+        (d / patch).write_bytes(data)
+        say(f"wrote {d / patch}")
+    else:
+        say(f"{d / patch}: no change")
+
+
+def edits_outside(tree, base):
+    """Files of the base that were edited in the tree and that no patch knows; and new files."""
+    known = set(tree.patched_files()) | set(tree.manifest())
+    edited, new = [], []
+    for d, dirs, names in os.walk(tree.path):
+        rel = os.path.relpath(d, tree.path)
+        if rel == ".":
+            dirs.remove(STATE)
+        for n in names:
+            f = os.path.normpath(os.path.join(rel, n))
+            if f in known or os.path.islink(tree.path / f) or fnmatch.fnmatch(n, "*.orig"):
+                continue
+            if not (base / f).exists():
+                new.append(f)
+            elif (os.stat(tree.path / f).st_mtime_ns != os.stat(base / f).st_mtime_ns and
+                  not filecmp.cmp(tree.path / f, base / f, shallow=False)):
+                edited.append(f)
+    return edited, new
+
+
+def refresh_overlay(tree):
+    for f in tree.changed_overlay():
+        src = overlay_files(tree.root).get(f)
+        if not src or not (tree.path / f).exists():
+            continue
+        if sha256(src) == sha256(tree.path / f):
+            continue
+        if sha256(src) != tree.manifest()[f]:
+            raise Fail(f"{f} was edited both in the repository and in {tree.path}: merge them by hand "
+                       f"in the repository, then rm {tree.path / f}")
+        shutil.copy(tree.path / f, src)
+        say(f"wrote {src}")
+
+
+def refresh(tree, base, patch=None):
+    """Edits in the built tree back into the repository."""
+    refresh_overlay(tree)
+    edited, new = edits_outside(tree, base)
+    for f in new:
+        say(f"note: {f} is new: put it at the same path in the repository")
+    if not patch:
+        if e := edited + tree.edited():
+            raise Fail(f"edited: {', '.join(e)}; name the patch that it belongs to: make refresh PATCH=NAME")
+        return 0
+    editing = tree.state / "editing"
+    if editing.exists() and editing.read_text().strip() != patch:
+        raise Fail(f"patch {editing.read_text().strip()} is being edited: refresh that one first")
+    if patch not in tree.applied():
+        if (tree.patches / patch).exists():
+            raise Fail(f"patch {patch} is not applied to {tree.path}: run make kernel first")
+        say(f"new patch {patch}, at the end of the series")
+        tree.quilt("new", patch)
+        (tree.state / "pc" / patch).mkdir(exist_ok=True)
+    applied = tree.applied()
+    later = applied[applied.index(patch) + 1:]
+    mine = tree.touched(patch)
+    for f in edited + tree.edited():
+        above = [p for p in later if f in tree.touched(p)]
+        if above and f in mine + edited:
+            raise Fail(f"{f} is also changed by {above[-1]}, later in the series: put the edit there (make refresh "
+                       f"PATCH={above[-1]}), or undo it, 'make edit PATCH={patch}' and edit again")
+        if above:
+            raise Fail(f"{f} belongs to {above[-1]}: make refresh PATCH={above[-1]} first")
+        if f not in mine:
+            add(tree, patch, f, base / f if f in edited else tree.state / "clean" / f)
+    tree.quilt("refresh", "-p", "ab", "--no-timestamps", "--no-index", "--sort", "--strip-trailing-whitespace", patch)
+    write_back(tree, patch)
+    editing.unlink(missing_ok=True)
+    tree.save_clean()
+    tree.sync_patches()
+    return 0
+
+
+def add(tree, patch, f, original):
+    """Make f part of a patch although it has been edited already: quilt must see the original."""
+    dst = tree.path / f
+    keep = dst.with_name(dst.name + ".tlb-rs-edited")
+    dst.rename(keep)
+    try:
+        shutil.copy2(original, dst)
+        tree.quilt("add", "-P", patch, f)
+    finally:
+        keep.replace(dst)
+
+
+def edit(tree, patch):
+    """Take off what lies above a patch, so that it can be edited."""
+    tree.sync_patches()
+    tree.refuse_edits()
+    if patch not in tree.applied():
+        raise Fail(f"no patch {patch} in the series: {' '.join(tree.applied()) or 'it is empty'}")
+    if tree.applied()[-1] != patch:
+        tree.quilt("pop", patch)
+    tree.save_clean()
+    (tree.state / "editing").write_text(patch + "\n", encoding="utf-8")
+    say(f"{tree.path} is at {patch}: edit it there, then make refresh PATCH={patch}")
+    return 0
