@@ -1,0 +1,503 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Boots a kernel in QEMU (TCG), runs a job in it and returns the results.
+
+    guest.py boot --arch arm64 --kernel Image --job 'thp_split --count 32' --meter
+    guest.py boot --arch x86_64 --initrd any.gz      a user's own initramfs
+    guest.py shell --arch arm64                      busybox on the console
+    guest.py programs --arch arm64                   compile the guest programs
+
+Exit status: 0 powered off, job 0, no kernel report; 1 the job or the run
+failed; 2 a kernel report (WARNING, BUG, panic, ...); 3 timeout; 4 no QEMU;
+5 the stale-translation oracle fired.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+# pylint: disable=wrong-import-position
+import console as con
+import initramfs
+from initramfs import ARCHES, ROOT, GuestError, apt_command
+
+OK, FAILED, SPLAT, TIMEOUT, NO_QEMU, ORACLE = range(6)
+
+QEMU = {"arm64": ("qemu-system-aarch64", "qemu-system-arm"),
+        "x86_64": ("qemu-system-x86_64", "qemu-system-x86")}
+MACHINE = {"arm64": ["-M", "virt,gic-version=3"], "x86_64": ["-machine", "q35"]}
+BLOCK = {"arm64": "virtio-blk-device", "x86_64": "virtio-blk-pci"}
+# no_timer_check: on a loaded machine the emulated PIT fails the check.
+CONSOLE = {"arm64": "console=ttyAMA0 earlycon",
+           "x86_64": "console=ttyS0 earlyprintk=ttyS0 no_timer_check"}
+# A panic or an oops ends QEMU (with -no-reboot); kernel lines have timestamps.
+ARGUMENTS = "panic=-1 oops=panic printk.time=1"
+METER = ROOT / "build/meter/tlb_meter.so"
+METER_COMMAND = "make -C tools/meter"
+POWEROFF_SECONDS = 30       # from "job exit" or a panic to QEMU's end
+TAIL = 30
+MIB = 1 << 20
+
+
+@dataclasses.dataclass
+class Result:
+    """What a boot brought; exit_status as in the module's description."""
+    exit_status: int = FAILED
+    console: str = ""
+    records: list = dataclasses.field(default_factory=list)
+    ktap: list = dataclasses.field(default_factory=list)
+    splats: list = dataclasses.field(default_factory=list)
+    oracle_errors: list = dataclasses.field(default_factory=list)
+    oracle_summary: dict = None
+    problems: list = dataclasses.field(default_factory=list)    # any other reason to fail
+    job_exit: int = None        # None: the job did not end
+    timed_out: bool = False
+    shutdown: str = None        # QEMU's reason: guest-shutdown, guest-reset, ...
+    boot_seconds: float = None  # host time until the job started
+    seconds: float = 0.0
+    command: list = dataclasses.field(default_factory=list)
+
+    def report(self):
+        """Why exit_status is not 0, for people; empty if it is."""
+        if self.exit_status == OK:
+            return ""
+        parts = [f"kernel report:\n{splat}" for splat in self.splats]
+        parts += ["oracle: " + json.dumps(error) for error in self.oracle_errors]
+        parts += self.problems
+        if self.job_exit:
+            skipped = " (of kselftest: skipped)" if self.job_exit == 4 else ""
+            parts.append(f"the job ended with status {self.job_exit}{skipped}")
+        # A report explains itself; anything else needs what was last seen.
+        if not self.splats and (self.timed_out or self.job_exit is None):
+            last = [line.rstrip() for line in self.console.strip().split("\n")][-TAIL:]
+            parts.append(f"last {len(last)} console lines:\n" + "\n".join(last)
+                         if any(last) else "the console is empty")
+        return "\n".join(parts)
+
+
+def size(text):
+    """Bytes of '512M', '2G', ..."""
+    match = re.fullmatch(r"(\d+)([KMGT]?)", str(text).upper())
+    if not match:
+        raise GuestError(f"not a size: {text}")
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}[match[2]]
+
+
+def kernel_path(arch, variant="release", kver="7.3"):
+    name = {"arm64": "Image", "x86_64": "bzImage"}[arch]
+    return ROOT / "build" / kver / f"{arch}-{variant}" / name
+
+
+def make_disk(path, length="256M", contents=None):
+    """A sparse ext4 image, with the tree under `contents` if given."""
+    tool = shutil.which("mke2fs", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    if not tool:
+        raise GuestError(f"no mke2fs: {apt_command('e2fsprogs')}")
+    with open(path, "wb") as image:
+        image.truncate(size(length))
+    initramfs.run([tool, "-q", "-F", "-t", "ext4", "-E", "root_owner=0:0",
+                   *(["-d", contents] if contents else []), path])
+    return Path(path)
+
+
+def numa(mem, smp, nodes, cpuless):
+    """QEMU arguments that split the memory over all nodes, CPUs over `nodes`."""
+    total = nodes + cpuless
+    if nodes < 1 or smp < nodes:
+        raise GuestError(f"{smp} CPUs cannot be split over {nodes} nodes")
+    # Nodes start at memory section boundaries; the last one has the rest.
+    share = size(mem) // total // (128 * MIB) * 128
+    if not share:
+        raise GuestError(f"{mem} is too little for {total} nodes (128M each at least)")
+    sizes = [share] * (total - 1) + [size(mem) // MIB - share * (total - 1)]
+    arguments = ["-m", f"{sum(sizes)}M"]
+    first = 0
+    for node, amount in enumerate(sizes):
+        spec = f"node,nodeid={node},memdev=mem{node}"
+        if node < nodes:
+            count = smp // nodes + (node < smp % nodes)
+            spec += f",cpus={first}-{first + count - 1}"
+            first += count
+        arguments += ["-object", f"memory-backend-ram,id=mem{node},size={amount}M,reserve=off",
+                      "-numa", spec]
+    return arguments
+
+
+def threads_of(qemu, arch):
+    """One host thread per vCPU, where that is safe.
+
+    Before 8.1 a block can be translated from code that another thread is just
+    patching, and stay. x86_64 guests then run into the int3 of a static key
+    (1 boot in 10 on two busy cores); arm64 patches a word at once.
+    """
+    text = initramfs.run([qemu, "--version"])
+    version = tuple(map(int, re.search(r"version (\d+)\.(\d+)", text).groups()))
+    return "single" if arch == "x86_64" and version < (8, 1) else "multi"
+
+
+def machine(kernel, arch, cpu="max", smp=4, mem="2G", nodes=2, cpuless=0, append="", threads=None):
+    """The command line up to the devices; raises if QEMU or a file is missing."""
+    program, package = QEMU[arch]
+    qemu = shutil.which(program)
+    if not qemu:
+        raise GuestError(f"no {program}: {apt_command(package)}", NO_QEMU)
+    if not Path(kernel).is_file():
+        raise GuestError(f"no kernel {kernel}: make kernel ARCH={arch}")
+    if arch == "arm64" and cpu == "max":
+        cpu = "max,pauth-impdef=on"     # the architected algorithm is slow to emulate
+    if arch == "x86_64" and cpu == "max":
+        # identify_cpu() clears the capabilities for a moment; KASAN then takes an address of 5-level
+        # paging for a wild one if an interrupt comes, in stock 7.3.4 too.
+        cpu = "max,la57=off"
+    smp, nodes = int(smp), int(nodes)
+    memory = numa(mem, smp, nodes, int(cpuless))
+    # CPUs of different nodes must not share a socket's cache.
+    sockets = smp if smp % nodes else nodes
+    return [qemu, *MACHINE[arch], "-cpu", cpu,
+            "-accel", f"tcg,thread={threads or threads_of(qemu, arch)}",
+            *memory, "-smp", f"{smp},sockets={sockets}",
+            "-kernel", str(kernel), "-no-reboot", "-nodefaults", "-display", "none",
+            "-append", f"{CONSOLE[arch]} {ARGUMENTS} {append}".strip()]
+
+
+def drive(arch, path, serial):
+    return ["-drive", f"if=none,id={serial},format=raw,cache=unsafe,file={path}",
+            "-device", f"{BLOCK[arch]},drive={serial},serial={serial}"]
+
+
+def devices(arch, tmp, disk, swap):
+    """(arguments, kernel arguments) for the disk and the swap."""
+    arguments, append = [], ""
+    if disk:
+        # A size makes a disk that lives as long as the boot.
+        if not Path(disk).exists():
+            if not re.fullmatch(r"\d+[KMGT]", str(disk).upper()):
+                raise GuestError(f"no disk image {disk}")
+            disk = make_disk(tmp / "disk.img", disk)
+        arguments += drive(arch, disk, "disk")
+    if swap:
+        kind, _, length = str("zram:512M" if swap is True else swap).rpartition(":")
+        if kind not in ("", "zram", "disk"):
+            raise GuestError(f"swap is SIZE, zram:SIZE or disk:SIZE, not {swap}")
+        if kind == "disk":
+            with open(tmp / "swap.img", "wb") as image:
+                image.truncate(size(length))
+            arguments += drive(arch, tmp / "swap.img", "swap")
+            append = "tlbrs.swap=disk"
+        else:
+            append = f"tlbrs.swap={size(length)}"
+    return arguments, append
+
+
+def plugin(tmp, meter, oracle):
+    """Arguments for the TLB meter, which writes its results to tmp/meter."""
+    if not meter and not oracle:
+        return []
+    if not METER.is_file():
+        raise GuestError(f"no {METER.relative_to(ROOT)}: {METER_COMMAND}")
+    return ["-plugin", f"{METER},out={tmp}/meter" + (",oracle=on" if oracle else "")]
+
+
+class Machine:
+    """A running QEMU: its console, its end, its reason to end."""
+
+    def __init__(self, command, tmp):
+        ours, theirs = socket.socketpair()
+        # Negotiation does not need to wait for the greeting.
+        ours.sendall(b'{"execute":"qmp_capabilities"}\n')
+        self.qmp = ours
+        self.command = command + ["-chardev", f"socket,id=qmp,fd={theirs.fileno()}",
+                                  "-mon", "chardev=qmp,mode=control"]
+        # QEMU must not outlive us, however we end.
+        setpriv = shutil.which("setpriv")
+        prefix = [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
+        self.errors = open(tmp / "stderr", "w+", errors="replace")
+        self.process = subprocess.Popen(prefix + self.command, stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, stderr=self.errors,
+                                        pass_fds=[theirs.fileno()])
+        theirs.close()
+
+    def read(self, wait):
+        """Console bytes; None: nothing within `wait` seconds; empty: the end."""
+        pipe = self.process.stdout
+        if not select.select([pipe], [], [], max(wait, 0))[0]:
+            return None
+        return os.read(pipe.fileno(), 1 << 16)
+
+    def stop(self):
+        """End QEMU; with SIGTERM its plugins still write their results."""
+        for action in (self.process.terminate, self.process.kill):
+            if self.process.poll() is None:
+                action()
+                try:
+                    self.process.wait(10)
+                except subprocess.TimeoutExpired:
+                    pass
+
+    def end(self):
+        """(exit status, reason of the shutdown, stderr) once QEMU is gone."""
+        status = self.process.wait()
+        self.qmp.settimeout(5)
+        text, reason = b"", None
+        try:
+            while chunk := self.qmp.recv(1 << 16):
+                text += chunk
+        except OSError:
+            pass
+        self.qmp.close()
+        self.process.stdout.close()
+        for line in text.splitlines():
+            event = json.loads(line)
+            if event.get("event") == "SHUTDOWN":
+                reason = event["data"]["reason"]
+        self.errors.seek(0)
+        errors = self.errors.read().strip()
+        self.errors.close()
+        return status, reason, errors
+
+
+def watch(qemu, timeout, result, log, stream):
+    """Follow the console until QEMU ends or its time is over."""
+    begin = time.monotonic()
+    deadline, ending = begin + timeout, False
+    text, tail = bytearray(), b""
+    while True:
+        now = time.monotonic()
+        chunk = qemu.read(min(deadline - now, 1)) if now < deadline else None
+        if chunk is None and time.monotonic() >= deadline:
+            result.timed_out = True
+            break
+        if chunk == b"":
+            break
+        if not chunk:
+            continue
+        text += chunk
+        for out in filter(None, (log, stream)):
+            out.write(chunk)
+            out.flush()
+        tail = tail[-200:] + chunk
+        if result.boot_seconds is None and b"\ntlb-rs: job start" in tail:
+            result.boot_seconds = time.monotonic() - begin
+        if not ending and (b"\ntlb-rs: job exit " in tail or b"Kernel panic - not" in tail):
+            ending = True
+            deadline = min(deadline, time.monotonic() + POWEROFF_SECONDS)
+    qemu.stop()
+    # What came between the last read and the end.
+    while chunk := qemu.read(0):
+        text += chunk
+        for out in filter(None, (log, stream)):
+            out.write(chunk)
+            out.flush()
+    result.seconds = time.monotonic() - begin
+    result.console = text.decode("utf-8", "replace").replace("\r", "")
+
+
+def judge(result, own_init, timeout, allow=(), expect_panic=None, qemu_failed=False):
+    """Fill in what the console says and decide the exit status.
+
+    own_init: our init ran, so that there must be a "job exit" line.
+    qemu_failed: the reason to fail is in result.problems already.
+    """
+    result.ktap = con.ktap(result.console)
+    found = con.splats(result.console)
+    if expect_panic:
+        if any(con.PANIC.search(splat) and re.search(expect_panic, splat) for splat in found):
+            allow = [*allow, expect_panic]
+        else:
+            result.problems.append(f"no panic that matches {expect_panic!r}")
+    result.splats = [splat for splat in found
+                     if not any(re.search(pattern, splat) for pattern in allow)]
+    result.problems += ["KUnit: " + line for line in con.kernel_not_ok(result.console)
+                        if not any(re.search(pattern, line) for pattern in allow)]
+    result.job_exit = con.job_exit(result.console)
+    if result.timed_out:
+        late = " (it did not power off)" if result.job_exit is not None else ""
+        result.problems.append(f"the guest was stopped after {result.seconds:.0f} s, "
+                               f"timeout {timeout} s{late}")
+    elif not expect_panic and not result.splats and not qemu_failed:
+        if result.shutdown != "guest-shutdown":
+            result.problems.append(f"the guest did not power off: {result.shutdown or 'no reason'}")
+        elif own_init and result.job_exit is None:
+            result.problems.append("the guest powered off without the line 'tlb-rs: job exit'")
+    if result.splats:
+        result.exit_status = SPLAT
+    elif result.oracle_errors:
+        result.exit_status = ORACLE
+    elif result.timed_out:
+        result.exit_status = TIMEOUT
+    elif result.problems or result.job_exit:
+        result.exit_status = FAILED
+    else:
+        result.exit_status = OK
+
+
+def read_meter(path, result, oracle):
+    """Join the regions and collect what the oracle saw."""
+    text = path.read_text() if path.exists() else ""
+    regions, result.oracle_errors, result.oracle_summary, bad = con.meter_output(text)
+    result.problems += bad + con.join(result.records, regions)
+    if oracle:
+        if result.oracle_summary is None:
+            result.problems.append("the oracle wrote no summary")
+        elif result.oracle_summary["errors"] and not result.oracle_errors:
+            result.oracle_errors = [{"oracle": "stale", **result.oracle_summary}]
+        if result.oracle_summary and result.oracle_summary["lost_declares"]:
+            result.problems.append(f"the oracle missed declarations: {result.oracle_summary}")
+
+
+def boot(kernel, arch, job=None, initrd=None, cpu="max", smp=4, mem="2G", nodes=2, cpuless=0,
+         disk=None, swap=False, append="", meter=False, oracle=False, timeout=300, log=None,
+         env=None, files=None, stream=None, allow=(), expect_panic=None, threads=None):
+    """Boot, wait for the end, judge.
+
+    job: shell text, or the path of a script; or initrd: an initramfs of one's own.
+    mem: of all nodes together, split evenly over `nodes` with CPUs and `cpuless` without.
+    disk: an ext4 image, or a size ("256M": made for this boot), at /mnt.
+    swap: "512M" or "zram:512M" in zram, "disk:512M" on a disk; True is 512M in zram.
+    env, files: variables for the job; {path in the guest: file} added to the initramfs.
+    threads: "multi" or "single", of QEMU's vCPUs (default: see threads_of()).
+    log: file for the console. stream: binary file that the console is copied to, live.
+    allow: regular expressions of kernel reports (and failed KUnit cases) to accept;
+    expect_panic: of the panic that must happen.
+    """
+    if (job is None) == (initrd is None):
+        raise GuestError("give a job or an initrd, and only one of them")
+    result = Result()
+    with tempfile.TemporaryDirectory(prefix="tlb-rs-") as name:
+        tmp = Path(name)
+        extra, words = devices(arch, tmp, disk, swap)
+        command = machine(kernel, arch, cpu, smp, mem, nodes, cpuless, f"{words} {append}".strip(),
+                          threads)
+        command += extra + ["-serial", "stdio"]
+        if initrd:
+            if not Path(initrd).is_file():
+                raise GuestError(f"no initramfs {initrd}")
+        else:
+            if os.path.isfile(job):
+                job = Path(job).read_text()
+            initrd = tmp / "initrd.gz"
+            initrd.write_bytes(initramfs.build(arch).read_bytes()
+                               + initramfs.job_archive(job, env, files))
+        command += ["-initrd", str(initrd)]
+        command += plugin(tmp, meter, oracle)
+        sink = open(log, "wb") if log else None
+        qemu = Machine(command, tmp)
+        try:
+            watch(qemu, timeout, result, sink, stream)
+        finally:
+            qemu.stop()
+            if sink:
+                sink.close()
+        result.command = qemu.command
+        status, result.shutdown, errors = qemu.end()
+        qemu_failed = status != 0 and not result.timed_out
+        if qemu_failed:
+            result.problems.append(f"QEMU ended with status {status}: {errors}")
+        result.records, bad = con.records(result.console)
+        result.problems += bad
+        if meter or oracle:
+            read_meter(tmp / "meter", result, oracle)
+    judge(result, job is not None, timeout, allow, expect_panic, qemu_failed)
+    return result
+
+
+def shell(kernel, arch, disk=None, swap=False, append="", meter=False, oracle=False,
+          timeout=None, **options):
+    """An interactive busybox; QEMU has the terminal. Returns QEMU's status."""
+    with tempfile.TemporaryDirectory(prefix="tlb-rs-") as name:
+        tmp = Path(name)
+        extra, words = devices(arch, tmp, disk, swap)
+        command = machine(kernel, arch, append=f"tlbrs.shell=1 {words} {append}".strip(), **options)
+        command += extra + plugin(tmp, meter, oracle)
+        command += ["-serial", "mon:stdio", "-initrd", str(initramfs.build(arch))]
+        try:
+            status = subprocess.run(command, check=False, timeout=timeout).returncode
+        except subprocess.TimeoutExpired:
+            print(f"\nguest: stopped after {timeout:.0f} s", file=sys.stderr)
+            return TIMEOUT
+        if (tmp / "meter").exists():
+            print((tmp / "meter").read_text(), end="")
+        return status
+
+
+def parse(argv):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (("boot", "run a job or an initramfs"), ("shell", "interactive busybox")):
+        sub = commands.add_parser(name, help=text)
+        sub.add_argument("--arch", choices=ARCHES, default="arm64")
+        sub.add_argument("--kernel", help="default: build/KVER/ARCH-VARIANT")
+        sub.add_argument("--variant", default="release")
+        sub.add_argument("--kver", default="7.3")
+        sub.add_argument("--cpu", default="max")
+        sub.add_argument("--smp", type=int, default=4)
+        sub.add_argument("--mem", default="2G")
+        sub.add_argument("--nodes", type=int, default=2, help="NUMA nodes with CPUs")
+        sub.add_argument("--cpuless", type=int, default=0, help="further nodes, memory only")
+        sub.add_argument("--disk", help="ext4 image, or a size")
+        sub.add_argument("--swap", help="SIZE or zram:SIZE, disk:SIZE")
+        sub.add_argument("--append", default="", help="kernel arguments")
+        sub.add_argument("--threads", choices=("multi", "single"), help="of QEMU's vCPUs")
+        sub.add_argument("--meter", action="store_true", help="count TLB maintenance")
+        sub.add_argument("--oracle", action="store_true", help="look for stale translations")
+        sub.add_argument("--timeout", type=float, default=300 if name == "boot" else None)
+    sub = commands.add_parser("programs", help="compile the guest programs")
+    sub.add_argument("--arch", choices=ARCHES, default="arm64")
+    sub.add_argument("--ksrc", help="kernel tree (default: the cached one)")
+    sub = commands.choices["boot"]
+    what = sub.add_mutually_exclusive_group(required=True)
+    what.add_argument("--job", help="shell text or script file")
+    what.add_argument("--initrd", help="boot this initramfs instead of ours")
+    sub.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
+    sub.add_argument("--log", help="file for the console")
+    sub.add_argument("--json", help="file for the records, one a line")
+    sub.add_argument("--allow", action="append", default=[], metavar="REGEX",
+                     help="kernel report to accept")
+    sub.add_argument("--expect-panic", metavar="REGEX")
+    sub.add_argument("--quiet", action="store_true", help="do not show the console")
+    return parser.parse_args(argv)
+
+
+def main(argv=None):
+    args = vars(parse(argv))
+    command = args.pop("command")
+    try:
+        if command == "programs":
+            print(initramfs.build(**args))
+            return OK
+        variant, kver = args.pop("variant"), args.pop("kver")
+        args["kernel"] = args["kernel"] or kernel_path(args["arch"], variant, kver)
+        if command == "shell":
+            return shell(**args)
+        quiet, out = args.pop("quiet"), args.pop("json")
+        args["env"] = dict(pair.split("=", 1) for pair in args["env"])
+        result = boot(**args, stream=None if quiet else sys.stdout.buffer)
+    except GuestError as error:
+        print(f"guest: {error}", file=sys.stderr)
+        return error.status
+    if out:
+        Path(out).write_text("".join(json.dumps(record) + "\n" for record in result.records))
+    if result.exit_status:
+        print("\nguest: " + result.report(), file=sys.stderr)
+    return result.exit_status
+
+
+if __name__ == "__main__":
+    # Temporary files go, and QEMU with them, also when a caller gives up.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

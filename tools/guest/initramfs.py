@@ -1,0 +1,292 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Builds the guest programs and build/guest/<ARCH>/initramfs.gz.
+
+The archive holds a static busybox, our init and the programs, compiled from
+tools/testing/selftests/mm into build/guest/<ARCH>/bin. A job is a second archive behind it (job_archive()).
+"""
+
+import argparse
+import contextlib
+import fcntl
+import gzip
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+SELFTESTS = ROOT / "tools/testing/selftests/mm"
+ARCHES = {
+    # arch: (Debian's name, compiler, package of the compiler and static libc)
+    "arm64": ("arm64", "aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"),
+    "x86_64": ("amd64", "gcc", "gcc libc6-dev"),
+}
+CROSS = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "x86_64"}
+CFLAGS = ["-static", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
+
+
+class GuestError(Exception):
+    """An error that the user can act on; status is the exit code."""
+
+    def __init__(self, message, status=1):
+        super().__init__(message)
+        self.status = status
+
+
+def apt_command(packages):
+    sudo = "" if os.geteuid() == 0 else "sudo "
+    return f"{sudo}apt-get install -y {packages}"
+
+
+def run(command, **kwargs):
+    """Run quietly; on failure show the command and what it printed."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, check=False, **kwargs)
+    if done.returncode:
+        raise GuestError(f"{' '.join(map(str, command))}: exit {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+def guest_dir(arch):
+    return ROOT / "build/guest" / arch
+
+
+# --- busybox -----------------------------------------------------------------
+
+def cache_dir():
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "tlb-rs"
+
+
+def debian_sources(tmp):
+    """[(URI, suite)] of the Debian suites that this machine's apt is configured with."""
+    form = "$(ORIGIN)|$(CREATED_BY)|$(COMPONENT)|$(REPO_URI)|$(RELEASE)"
+
+    def read(options=()):
+        rows = [line.split("|") for line in run(
+            ["apt-get", *options, "indextargets", "--format", form]).splitlines()]
+        return sorted({(row[3], row[4]) for row in rows
+                       if row[:3] == ["Debian", "Packages", "main"]})
+
+    rows = read()
+    if not rows:
+        # A fresh container has sources but no lists: read them, privately.
+        (tmp / "own/partial").mkdir(parents=True)
+        options = ["-o", f"Dir::State::Lists={tmp}/own"]
+        run(["apt-get", "-q", *options, "update"])
+        rows = read(options)
+    if not rows:
+        raise GuestError("apt is configured with no Debian suite: set BUSYBOX_<arch> to a "
+                         "static busybox of the guest's architecture")
+    return rows
+
+
+def foreign_busybox(arch):
+    """busybox-static of another architecture, by a private apt configuration.
+
+    Nothing is installed and the machine's own lists stay as they are.
+    """
+    target = cache_dir() / f"busybox-{arch}"
+    if target.exists():
+        return target
+    deb_arch = ARCHES[arch][0]
+    keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
+    if not os.path.exists(keyring):
+        raise GuestError(f"no Debian keyring: {apt_command('debian-archive-keyring')}")
+    print(f"fetching busybox-static for {arch} (once)", file=sys.stderr)
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache_dir()) as name:
+        tmp = Path(name)
+        for sub in ("lists/partial", "cache/archives/partial", "etc", "root"):
+            (tmp / sub).mkdir(parents=True)
+        (tmp / "status").touch()
+        (tmp / "etc/sources.list").write_text("".join(
+            f"deb [arch={deb_arch} signed-by={keyring}] {uri} {suite} main\n"
+            for uri, suite in debian_sources(tmp)))
+        (tmp / "apt.conf").write_text(
+            # The machine's hooks are meant for its own lists and packages.
+            "#clear APT::Update;\n#clear DPkg::Post-Invoke;\n#clear APT::Architectures;\n"
+            f'APT::Architecture "{deb_arch}";\nAPT::Architectures {{ "{deb_arch}"; }};\n'
+            f'Dir::State "{tmp}";\nDir::State::Lists "{tmp}/lists";\n'
+            f'Dir::State::status "{tmp}/status";\nDir::Cache "{tmp}/cache";\n'
+            f'Dir::Etc::SourceList "{tmp}/etc/sources.list";\nDir::Etc::SourceParts "-";\n'
+            'Acquire::Languages "none";\nAcquire::Retries "3";\n'
+            # The sandbox user of a root's apt cannot enter root's cache.
+            + ('APT::Sandbox::User "root";\n' if os.geteuid() == 0 else ""))
+        # Options of /etc/apt are read after APT_CONFIG; -c is read last.
+        apt = ["apt-get", "-q", "-c", str(tmp / "apt.conf")]
+        run(apt + ["update"])
+        run(apt + ["download", "busybox-static"], cwd=tmp)
+        debs = list(tmp.glob("busybox-static_*.deb"))
+        if len(debs) != 1:
+            raise GuestError(f"apt-get download busybox-static brought {len(debs)} packages")
+        run(["dpkg-deb", "-x", debs[0], tmp / "root"])
+        binary = next((tmp / "root" / place for place in ("bin/busybox", "usr/bin/busybox")
+                       if (tmp / "root" / place).is_file()), None)
+        if binary is None:
+            raise GuestError(f"no busybox in {debs[0].name}")
+        os.replace(binary, target)
+    return target
+
+
+def busybox(arch):
+    given = os.environ.get(f"BUSYBOX_{arch}")
+    if given:
+        return Path(given)
+    if CROSS.get(os.uname().machine) != arch:
+        return foreign_busybox(arch)
+    found = shutil.which("busybox", path="/bin:/usr/bin")
+    # The plain package is dynamically linked and would not run in the guest.
+    if not found or b"ld-linux" in Path(found).read_bytes()[:4096]:
+        raise GuestError(f"no static busybox: {apt_command('busybox-static')}")
+    return Path(found)
+
+
+# --- programs ----------------------------------------------------------------
+
+def kernel_tree():
+    """A stock kernel tree for its selftest headers; fetched if none is cached."""
+    sys.path.insert(0, str(ROOT / "tools/kernel"))
+    # pylint: disable=import-outside-toplevel, import-error
+    import common
+    import source
+    try:
+        return source.linux("auto")[1]
+    except common.Fail as error:
+        raise GuestError(str(error)) from error
+
+
+def build_programs(arch, ksrc=None):
+    """Cross-compile the tlb_batch_*.c that changed; ksrc: a kernel tree."""
+    compiler, package = ARCHES[arch][1:]
+    sources = sorted(SELFTESTS.glob("tlb_batch_*.c"))
+    out = guest_dir(arch) / "bin"
+    out.mkdir(parents=True, exist_ok=True)
+    # A program whose source is gone must not stay in the guest.
+    for old in out.iterdir():
+        if old.name not in {source.stem for source in sources}:
+            old.unlink()
+    common = max(path.stat().st_mtime_ns for path in [*SELFTESTS.glob("*.h"), Path(__file__)])
+    stale = [source for source in sources
+             if not (out / source.stem).exists() or (out / source.stem).stat().st_mtime_ns
+             < max(common, source.stat().st_mtime_ns)]
+    if not stale:
+        return
+    if not shutil.which(compiler):
+        raise GuestError(f"no {compiler}: {apt_command(package)}")
+    ksrc = Path(ksrc or kernel_tree()).resolve()
+    kselftest = ksrc / "tools/testing/selftests"
+    if not (kselftest / "kselftest.h").exists():
+        raise GuestError(f"{ksrc} is not a kernel tree: no tools/testing/selftests/kselftest.h")
+    # The kernel's headers are not ours to warn about: -isystem.
+    flags = CFLAGS + ["-I", SELFTESTS, "-isystem", kselftest / "mm", "-isystem", kselftest,
+                      "-isystem", ksrc / "tools/include"]
+    for source in stale:
+        print(f"  CC [{arch}] {source.name}", file=sys.stderr)
+        part = out.parent / (source.stem + ".part")
+        if subprocess.run([compiler, *flags, "-o", part, source], check=False).returncode:
+            raise GuestError(f"{source.name} does not compile for {arch}")
+        os.replace(part, out / source.stem)
+
+
+# --- archives ----------------------------------------------------------------
+
+def newc(entries):
+    """A cpio archive (format newc): the same entries give the same bytes.
+
+    entries: (name, mode, data, (major, minor) of a device node), sorted.
+    """
+    blob = bytearray()
+    for number, (name, mode, data, rdev) in enumerate([*entries, ("TRAILER!!!", 0, b"", (0, 0))]):
+        raw = name.encode() + b"\0"
+        fields = (number + 1, mode, 0, 0, 1, 0, len(data), 0, 0, *rdev, len(raw), 0)
+        blob += b"070701" + b"".join(b"%08x" % field for field in fields) + raw
+        blob += bytes(-len(blob) % 4) + data
+        blob += bytes(-len(blob) % 4)
+    return bytes(blob)
+
+
+def pack(entries):
+    return gzip.compress(newc(entries), 6, mtime=0)
+
+
+def directory(name):
+    return name, 0o040755, b"", (0, 0)
+
+
+def regular(name, data, mode=0o755):
+    return name, 0o100000 | mode, data, (0, 0)
+
+
+@contextlib.contextmanager
+def locked(place):
+    """Two boots may start at once."""
+    with open(place / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def build(arch, ksrc=None):
+    """Bring build/guest/<ARCH>/initramfs.gz up to date; returns its path."""
+    place = guest_dir(arch)
+    place.mkdir(parents=True, exist_ok=True)
+    with locked(place):
+        build_programs(arch, ksrc)
+        target, stamp = place / "initramfs.gz", place / "initramfs.stamp"
+        box = busybox(arch)
+        programs = sorted((place / "bin").iterdir())
+        inputs = [Path(__file__), HERE / "init", box, *programs]
+        state = "\n".join(f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}"
+                          for path in inputs)
+        if target.exists() and stamp.exists() and stamp.read_text() == state:
+            return target
+        entries = [directory(name) for name in ("bin", "dev", "mnt", "proc", "sys", "tmp")]
+        entries += [("dev/console", 0o020600, b"", (5, 1)),
+                    regular("bin/busybox", box.read_bytes()),
+                    regular("init", (HERE / "init").read_bytes())]
+        entries += [regular("bin/" + path.name, path.read_bytes()) for path in programs]
+        # A boot reads the archive without the lock: replaced in one step.
+        part = place / "initramfs.part"
+        part.write_bytes(pack(entries))
+        os.replace(part, target)
+        stamp.write_text(state)
+    return target
+
+
+def job_archive(job, env=None, files=None):
+    """The archive with /job (text; a shell script unless it has a #! line)."""
+    if not job.startswith("#!"):
+        job = "#!/bin/sh\n" + job
+    quoted = "".join("export {}='{}'\n".format(key, str(value).replace("'", "'\\''"))
+                     for key, value in sorted((env or {}).items()))
+    entries = [regular("job", (job.rstrip("\n") + "\n").encode()),
+               regular("job.env", quoted.encode(), 0o644)]
+    parents = set()
+    for name, source in sorted((files or {}).items()):
+        name = name.lstrip("/")
+        parents |= {str(parent) for parent in Path(name).parents} - {"."}
+        source = Path(source)
+        mode = 0o755 if os.access(source, os.X_OK) else 0o644
+        entries.append(regular(name, source.read_bytes(), mode))
+    return pack([directory(parent) for parent in sorted(parents)] + entries)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--arch", choices=ARCHES, required=True)
+    parser.add_argument("--ksrc", help="kernel tree with the selftests' headers "
+                                       "(default: the cached one)")
+    args = parser.parse_args()
+    try:
+        print(build(args.arch, args.ksrc))
+    except GuestError as error:
+        print(f"initramfs: {error}", file=sys.stderr)
+        sys.exit(error.status)
+
+
+if __name__ == "__main__":
+    main()

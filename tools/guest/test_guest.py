@@ -1,0 +1,348 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Tests of the guest runner: python3 tools/guest/test_guest.py
+
+Console parsing is tested with recorded text. With a kernel in
+GUEST_KERNEL_arm64 or GUEST_KERNEL_x86_64 real guests boot, too.
+"""
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+# pylint: disable=wrong-import-position
+import console as con
+import guest
+import initramfs
+
+SAMPLES = Path(__file__).resolve().parent / "samples"
+
+
+def sample(name):
+    return (SAMPLES / name).read_text().split("\n", 1)[1]
+
+
+def reports():
+    """(what the first line must contain, console text) of each sample report."""
+    parts = re.split(r"^## (.*)\n", sample("reports.txt"), flags=re.M)
+    return list(zip(parts[1::2], parts[2::2]))
+
+
+class Splats(unittest.TestCase):
+    def test_stock_boots_are_clean(self):
+        for path in SAMPLES.glob("boot-*.txt"):
+            with self.subTest(path.name):
+                text = path.read_text()
+                self.assertGreater(text.count("\n"), 100)
+                self.assertEqual(con.splats(text), [])
+                self.assertEqual(con.job_exit(text), 0)
+
+    def test_each_report_is_found_once_and_whole(self):
+        self.assertGreater(len(reports()), 12)
+        for title, text in reports():
+            for variant in ("stamped", "bare"):
+                with self.subTest(title, variant=variant):
+                    if variant == "stamped":
+                        text = sample("boot-arm64.txt") + text
+                    elif "{" in text or "ok 1" in text:
+                        continue    # only stamps tell such lines apart
+                    else:
+                        text = con.STAMP.sub("", text)
+                    found = con.splats(text)
+                    self.assertEqual(len(found), 1, found)
+                    self.assertIn(title, "\n".join(found[0].split("\n")[:2]))
+                    for word in ("zram0", "EXT4-fs", "Disabling lock", "ok 1"):
+                        self.assertNotIn(word, found[0])
+                    # The last line of the trace is part of it.
+                    trace = re.findall(r"^(?:\[.*?\](?:\[.*?\])? )?( \S+\+0x\S+)", text, re.M)
+                    if trace:
+                        self.assertIn(trace[-1], found[0])
+
+    def test_panic(self):
+        found = con.splats(sample("panic-arm64.txt"))
+        self.assertEqual(len(found), 1)
+        self.assertIn("Attempted to kill init", found[0])
+        self.assertIn("el0t_64_sync+0x154", found[0])
+
+    def test_two_reports(self):
+        text = "".join(text for title, text in reports() if title in ("WARNING", "rcu: INFO"))
+        self.assertEqual(len(con.splats(text)), 4)
+
+    def test_ordinary_lines(self):
+        stamp = "[    1.000000] "
+        for line in ("Spectre V2 : WARNING: Unprivileged eBPF is enabled with eIBRS on",
+                     "Kernel command line: page_table_check=on panic=-1 oops=panic",
+                     "rcu: RCU calculated value of scheduler-enlistment delay is 25 jiffies.",
+                     "Warning: unable to open an initial console.",
+                     "DEBUG: page_table_check: enabled", "INFO: lockdep is turned off.",
+                     "Lock dependency validator: Copyright (c) 2006 Red Hat, Inc., Ingo Molnar",
+                     "kasan: KernelAddressSanitizer initialized (generic)",
+                     "ok 3 kernel BUG: none", "debug: Oops handler installed"):
+            with self.subTest(line):
+                self.assertEqual(con.splats(stamp + line + "\n"), [])
+        # What a program prints is not the kernel's, once stamps are known.
+        self.assertEqual(con.splats(stamp + "x\nWARNING: of a program\n"), [])
+        self.assertEqual(len(con.splats("WARNING: early console\n" + stamp + "x\n")), 1)
+
+
+class Lines(unittest.TestCase):
+    def test_records(self):
+        text = '{"a":1}\r\n[    1.0] {"b":1}\n[    1.000000] {"c":1}\n {"d":1}\n{"e":[2]}\n'
+        self.assertEqual(con.records(text), ([{"a": 1}, {"e": [2]}], []))
+
+    def test_torn_record_is_a_problem(self):
+        good, bad = con.records('[    1.000000] x\n{"a":[    2.000000] eth0: up\n1}\n')
+        self.assertEqual(good, [])
+        self.assertEqual(len(bad), 1)
+
+    def test_ktap(self):
+        text = ("TAP version 13\n1..2\nok 1 a\nnot ok 2 b # SKIP c\n# note\nother\n"
+                "[    1.000000]     not ok 3 kunit\n[    1.000000] ok 1 # SKIP x\n")
+        self.assertEqual(len(con.ktap(text)), 7)
+        self.assertEqual(con.kernel_not_ok(text), ["not ok 3 kunit"])
+
+    def test_job_exit(self):
+        self.assertIsNone(con.job_exit("[    1.000000] x\n# tlb-rs: job exit 0\n"))
+        self.assertEqual(con.job_exit("tlb-rs: job exit 7\r\n"), 7)
+
+
+class Meter(unittest.TestCase):
+    def test_join(self):
+        found = [{"region": "a"}, {"x": 1}, {"region": "b"}]
+        regions = [{"region": 1, "tlbi": 5}, {"region": 0, "tlbi": 9}]
+        self.assertEqual(con.join(found, regions), [])
+        self.assertEqual([record.get("meter", {}).get("tlbi") for record in found], [9, None, 5])
+
+    def test_mismatch(self):
+        for found, regions in (([{"region": "a"}], []), ([], [{"region": 0}]),
+                               ([{"region": "a"}, {"region": "b"}], [{"region": 0}]),
+                               ([{"region": "a"}], [{"region": 1}])):
+            self.assertEqual(len(con.join(found, regions)), 1, (found, regions))
+            self.assertNotIn("meter", json.dumps(found))
+
+    def test_output(self):
+        text = ('{"region":0,"tlbi":1}\n{"oracle":"stale","vcpu":1}\nnonsense\n'
+                '{"oracle_summary":{"accesses":1,"declares":2,"errors":1}}\n')
+        regions, errors, summary, problems = con.meter_output(text)
+        self.assertEqual((len(regions), len(errors), len(problems)), (1, 1, 1))
+        self.assertEqual(summary["declares"], 2)
+
+
+class Judge(unittest.TestCase):
+    def judge(self, console, own_init=True, shutdown="guest-shutdown", **more):
+        options = {key: more.pop(key) for key in ("allow", "expect_panic") if key in more}
+        result = guest.Result(console=console, shutdown=shutdown, **more)
+        guest.judge(result, own_init, 60, **options)
+        self.assertEqual(bool(result.report()), result.exit_status != guest.OK)
+        return result
+
+    def test_status(self):
+        good, warning = sample("boot-arm64.txt"), reports()[0][1]
+        panic = sample("panic-arm64.txt")
+        bad_job = good.replace("job exit 0", "job exit 3")
+        for status, result in (
+                (guest.OK, self.judge(good)),
+                (guest.OK, self.judge("hello\n", own_init=False)),
+                (guest.FAILED, self.judge("hello\n")),
+                (guest.FAILED, self.judge(bad_job)),
+                (guest.FAILED, self.judge(good, problems=["QEMU failed"])),
+                (guest.FAILED, self.judge("hello\n", own_init=False, shutdown="guest-reset")),
+                (guest.FAILED, self.judge("[    1.000000] not ok 1 x\n" + good)),
+                (guest.SPLAT, self.judge(warning + good)),
+                (guest.SPLAT, self.judge(panic, shutdown="guest-reset")),
+                (guest.SPLAT, self.judge(warning, timed_out=True, shutdown=None)),
+                (guest.TIMEOUT, self.judge(good, timed_out=True, shutdown=None)),
+                (guest.ORACLE, self.judge(good, oracle_errors=[{"oracle": "stale"}])),
+                (guest.OK, self.judge(warning + good, allow=["try_to_migrate_one"])),
+                (guest.SPLAT, self.judge(warning + good, allow=["something_else"])),
+                (guest.OK, self.judge(panic, shutdown="guest-reset", expect_panic="kill init")),
+                (guest.SPLAT, self.judge(panic, shutdown="guest-reset", expect_panic="oom")),
+                (guest.FAILED, self.judge(good, expect_panic="kill init"))):
+            self.assertEqual(result.exit_status, status, result.report())
+
+    def test_hang_shows_thirty_lines(self):
+        text = "".join(f"line {number}\n" for number in range(100))
+        report = self.judge(text, timed_out=True).report()
+        self.assertIn("line 70\n", report)
+        self.assertTrue(report.endswith("line 99"))
+        self.assertNotIn("line 69\n", report)
+
+
+class Machine(unittest.TestCase):
+    def test_numa(self):
+        words = " ".join(guest.numa("3G", 5, 2, 1))
+        self.assertIn("-m 3072M", words)
+        self.assertEqual(re.findall(r"nodeid=(\d),memdev=mem\d,cpus=(\S+)", words),
+                         [("0", "0-2"), ("1", "3-4")])
+        self.assertEqual(words.count("size=1024M,reserve=off"), 3)
+        self.assertIn("-m 1000M", " ".join(guest.numa("1000M", 4, 2, 0)))
+        for bad in (("2G", 1, 2, 0), ("2G", 1, 0, 0), ("100M", 2, 2, 0), ("2 pigs", 2, 2, 0)):
+            with self.assertRaises(guest.GuestError):
+                guest.numa(*bad)
+
+    def test_qemu_missing(self):
+        for arch, package in (("arm64", "qemu-system-arm"), ("x86_64", "qemu-system-x86")):
+            path, err = os.environ["PATH"], io.StringIO()
+            try:
+                os.environ["PATH"] = "/nonexistent"
+                with contextlib.redirect_stderr(err):
+                    status = guest.main(["boot", "--arch", arch, "--kernel", __file__,
+                                         "--initrd", __file__])
+            finally:
+                os.environ["PATH"] = path
+            self.assertEqual(status, 4)
+            self.assertRegex(err.getvalue(), rf"apt-get install -y {package}\n")
+
+    @unittest.skipUnless(shutil.which("cpio"), "no cpio")
+    def test_archive(self):
+        entries = [initramfs.directory("bin"), initramfs.regular("bin/x", b"12345")]
+        blob = initramfs.newc(entries)
+        self.assertEqual(len(blob) % 4, 0)
+        self.assertEqual(blob, initramfs.newc(entries))
+        listed = initramfs.run(["cpio", "-itv"], input=blob.decode("latin-1"))
+        self.assertRegex(listed, r"(?m)^-rwxr-xr-x\s+1 \S+\s+\S+\s+5 .* bin/x$")
+
+
+class Boot:
+    """Real guests; the subclasses name the architecture."""
+    arch = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.kernel = os.environ.get(f"GUEST_KERNEL_{cls.arch}")
+        if not cls.kernel:
+            raise unittest.SkipTest(f"no GUEST_KERNEL_{cls.arch}")
+        cls.tmp = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.tmp.cleanup)
+
+    def boot(self, **options):
+        return guest.boot(self.kernel, self.arch, **{"timeout": 120, **options})
+
+    def initrd(self, script):
+        box = initramfs.busybox(self.arch).read_bytes()
+        path = Path(self.tmp.name) / "own.gz"
+        path.write_bytes(initramfs.pack([
+            initramfs.directory("bin"), initramfs.directory("dev"),
+            ("dev/console", 0o020600, b"", (5, 1)), initramfs.regular("bin/busybox", box),
+            initramfs.regular("init", ("#!/bin/busybox sh\n" + script).encode())]))
+        return path
+
+    def cli(self, *words):
+        err = io.StringIO()
+        with contextlib.redirect_stderr(err):
+            status = guest.main(["boot", "--arch", self.arch, "--kernel", self.kernel,
+                                 "--quiet", *map(str, words)])
+        return status, err.getvalue()
+
+    def test_job(self):
+        log = Path(self.tmp.name) / "log"
+        result = self.boot(job='echo "ok 1 $A"; echo "{\\"n\\":$(nproc)}"; cat /a/b',
+                           env={"A": "it's \"x\" $HOME"}, files={"/a/b": initramfs.__file__}, log=log)
+        self.assertEqual(result.exit_status, 0, result.report())
+        self.assertIn("ok 1 it's \"x\" $HOME", result.ktap)
+        self.assertEqual(result.records, [{"n": 4}])
+        self.assertIn("class GuestError", result.console)
+        self.assertEqual(log.read_text().replace("\r", ""), result.console)
+        self.assertGreater(result.seconds, result.boot_seconds)
+
+    def test_output_is_complete(self):
+        result = self.boot(job="""
+            awk 'BEGIN { for (i = 1; i <= 5000; i++) print i "-abcdefghijklmnopqrstuvwxyz"
+                         printf "end" }' """)
+        self.assertEqual(result.exit_status, 0, result.report())
+        lines = re.findall(r"^(\d+)-abcdefghijklmnopqrstuvwxyz$", result.console, re.M)
+        self.assertEqual(lines, [str(number) for number in range(1, 5001)])
+
+    def test_job_fails(self):
+        status, text = self.cli("--job", "exit 3")
+        self.assertEqual(status, 1)
+        self.assertIn("status 3", text)
+
+    def test_nodes(self):
+        result = self.boot(mem="3G", cpuless=1, job="""
+            cd /sys/devices/system/node
+            for n in node*; do
+                echo "{\\"cpus\\":\\"$(cat $n/cpulist)\\",\\"kb\\":$(
+                    sed -n 's/.*MemTotal: *\\([0-9]*\\).*/\\1/p' $n/meminfo)}"
+            done""")
+        self.assertEqual([record["cpus"] for record in result.records], ["0-1", "2-3", ""])
+        for record in result.records:
+            self.assertAlmostEqual(record["kb"] / 2 ** 20, 1, delta=0.1)
+
+    def test_disk_and_swap(self):
+        tree = Path(self.tmp.name) / "tree"
+        tree.mkdir()
+        (tree / "hello").write_text("from the host\n")
+        image = guest.make_disk(Path(self.tmp.name) / "disk", "64M", tree)
+        result = self.boot(disk=image, swap="disk:300M", nodes=1, smp=1,
+                           job="cat /mnt/hello /proc/swaps; echo back >/mnt/reply")
+        self.assertEqual(result.exit_status, 0, result.report())
+        self.assertIn("from the host", result.console)
+        self.assertRegex(result.console, r"/dev/vd\w\s+partition\s+307196")
+        result = self.boot(disk=image, swap="200M", job="cat /mnt/reply /proc/swaps")
+        self.assertIn("\nback\n", result.console)
+        self.assertRegex(result.console, r"/dev/zram0\s+partition\s+204796")
+
+    def test_hang(self):
+        initrd = self.initrd("i=0; while [ $i -lt 40 ]; do echo wait $i; let i+=1; done\n"
+                             "while :; do /bin/busybox sleep 99; done\n")
+        status, text = self.cli("--initrd", initrd, "--timeout", 15)
+        self.assertEqual(status, 3)
+        # A late message of the kernel may be among the last 30 lines.
+        self.assertIn("last 30 console lines:\n", text)
+        self.assertIn("wait 20\n", text)
+        self.assertIn("wait 39\n", text)
+        self.assertNotIn("wait 9\n", text)
+
+    def test_panic(self):
+        initrd = self.initrd("echo bye\nexit 1\n")
+        status, text = self.cli("--initrd", initrd, "--timeout", 60)
+        self.assertEqual(status, 2)
+        self.assertIn("Kernel panic - not syncing: Attempted to kill init!", text)
+        self.assertRegex(text, r"Call [Tt]race:")
+        self.assertEqual(self.boot(initrd=initrd, expect_panic="kill init").exit_status, 0)
+
+    def test_own_initrd(self):
+        off = self.initrd("echo hello\n/bin/busybox poweroff -f\n")
+        self.assertEqual(self.cli("--initrd", off), (0, ""))
+        reset = self.initrd("/bin/busybox reboot -f\n")
+        self.assertEqual(self.cli("--initrd", reset)[0], 1)
+
+    def test_qemu_refuses(self):
+        result = self.boot(job="true", cpu="no-such-cpu")
+        self.assertEqual(result.exit_status, 1)
+        self.assertIn("no-such-cpu", result.report())
+
+    def test_region_mismatch(self):
+        if not guest.METER.exists():
+            self.skipTest("no " + guest.METER.name)
+        result = self.boot(meter=True, job='echo "{\\"region\\":\\"none\\"}"')
+        self.assertEqual(result.exit_status, 1)
+        self.assertIn("names 1 regions, the meter saw 0", result.report())
+
+
+class BootArm64(Boot, unittest.TestCase):
+    arch = "arm64"
+
+    def test_cpu_models(self):
+        for cpu, ranges in (("max", True), ("neoverse-n1", False), ("cortex-a72", False)):
+            with self.subTest(cpu):
+                result = self.boot(job="dmesg", cpu=cpu)
+                self.assertEqual(result.exit_status, 0, result.report())
+                self.assertEqual("TLB range maintenance" in result.console, ranges)
+
+
+class BootX86(Boot, unittest.TestCase):
+    arch = "x86_64"
+
+
+if __name__ == "__main__":
+    unittest.main()
