@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * PTEs that are cleared and then put back before the flush.
+ *
+ * A run of PTEs is cleared without unfolding its contiguous (contpte) blocks,
+ * so the TLBs may still hold entries of another size when a PTE becomes valid
+ * again. arm64 demands that they are gone by then: what is owed must be issued
+ * and completed first, not just by the end of the batch.
+ *
+ * Two ways to a put-back, both with 64 KiB anonymous folios that are pinned:
+ *
+ * migrate   try_to_migrate_one(): folio_try_share_anon_rmap_pte() fails. Three
+ *           asynchronous, batched attempts for each folio, then synchronous
+ *           ones that do not batch.
+ * lazyfree  try_to_unmap_one(): MADV_FREE and MADV_PAGEOUT, the additional
+ *           reference keeps the folio. One attempt for each folio.
+ *
+ * The pin needs no kernel test module: process_vm_readv() pins its source, then
+ * faults on a destination that userfaultfd leaves missing, and so holds the
+ * pins until this test provides the destination.
+ *
+ * What shows the rule: each put-back has to complete a flush of its own, so
+ * vmstat's tlb_batch_flush grows at least by one for each folio and attempt.
+ * Without the rule (skip_hook "putback") there is one flush at the end of the
+ * batch, whatever the number of folios. The TLB meter shows the same for the
+ * executed instructions: DSB ISH less by the number of put-backs, while the
+ * TLBIs are as many as before. Contents and accesses cannot show it, neither
+ * here nor on most hardware: the entries point to the same pages.
+ */
+#define _GNU_SOURCE
+#include <getopt.h>
+#include <sys/ioctl.h>
+#include <sys/uio.h>
+#include <linux/userfaultfd.h>
+
+#include "tlb_rs.h"
+
+#define NR_FOLIOS	64
+#define FOLIO_PAGES	16
+#define SEED		11
+
+/* Break-before-make is a rule of arm64. */
+#ifdef __aarch64__
+#define HAS_RULE	true
+#else
+#define HAS_RULE	false
+#endif
+
+static size_t psize;
+static size_t folio_size;
+static size_t len;
+
+/* Pins: a blocked process_vm_readv() of the whole range. */
+struct pin {
+	pthread_t thread;
+	char *src;
+	char *dst;
+	int uffd;
+	ssize_t copied;
+};
+
+static void *pin_thread(void *arg)
+{
+	struct pin *pin = arg;
+	struct iovec local = { .iov_base = pin->dst, .iov_len = len };
+	struct iovec remote = { .iov_base = pin->src, .iov_len = len };
+
+	pin->copied = process_vm_readv(getpid(), &local, 1, &remote, 1, 0);
+	return NULL;
+}
+
+/* A kselftest exit code: userfaultfd may be missing. */
+static int pin_pages(struct pin *pin, char *src)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register reg = { };
+	struct uffd_msg msg;
+
+	pin->src = src;
+	pin->uffd = syscall(SYS_userfaultfd, O_CLOEXEC);
+	if (pin->uffd < 0) {
+		ksft_perror("userfaultfd");
+		return KSFT_SKIP;
+	}
+	pin->dst = tlb_rs_mmap(len, SZ_2M);
+	reg.range.start = (unsigned long)pin->dst;
+	reg.range.len = len;
+	reg.mode = UFFDIO_REGISTER_MODE_MISSING;
+	if (ioctl(pin->uffd, UFFDIO_API, &api) || ioctl(pin->uffd, UFFDIO_REGISTER, &reg) ||
+	    pthread_create(&pin->thread, NULL, pin_thread, pin)) {
+		ksft_perror("cannot pin pages");
+		return KSFT_FAIL;
+	}
+	/* The first fault comes after the pins. */
+	if (read(pin->uffd, &msg, sizeof(msg)) != sizeof(msg) ||
+	    msg.event != UFFD_EVENT_PAGEFAULT) {
+		ksft_perror("no fault of the copy");
+		return KSFT_FAIL;
+	}
+	return KSFT_PASS;
+}
+
+/* Lets the copy go on; it must have read the right contents. */
+static bool unpin_pages(struct pin *pin)
+{
+	struct uffdio_zeropage zero = {
+		.range = { .start = (unsigned long)pin->dst, .len = len },
+	};
+	bool ok;
+
+	if (ioctl(pin->uffd, UFFDIO_ZEROPAGE, &zero))
+		ksft_exit_fail_msg("UFFDIO_ZEROPAGE: %s\n", strerror(errno));
+	pthread_join(pin->thread, NULL);
+	close(pin->uffd);
+	ok = pin->copied == (ssize_t)len && !tlb_rs_check(pin->dst, len, SEED);
+	munmap(pin->dst, len);
+	return ok;
+}
+
+/* Another CPU that uses the range all the time and must never see a change. */
+static struct {
+	pthread_t thread;
+	const char *base;
+	bool stop;
+	size_t bad;
+	size_t rounds;
+} watch;
+
+static void *watch_thread(void *arg)
+{
+	(void)arg;
+	tlb_rs_pin_cpu(1);
+	do {
+		watch.bad += tlb_rs_check(watch.base, len, SEED);
+		__atomic_fetch_add(&watch.rounds, 1, __ATOMIC_RELEASE);
+	} while (!__atomic_load_n(&watch.stop, __ATOMIC_ACQUIRE));
+	return NULL;
+}
+
+static void watch_start(const char *base)
+{
+	memset(&watch, 0, sizeof(watch));
+	watch.base = base;
+	if (pthread_create(&watch.thread, NULL, watch_thread, NULL))
+		ksft_exit_fail_msg("cannot start a thread\n");
+	while (!__atomic_load_n(&watch.rounds, __ATOMIC_ACQUIRE))
+		tlb_rs_sleep_us(1000);
+}
+
+static size_t watch_end(void)
+{
+	__atomic_store_n(&watch.stop, true, __ATOMIC_RELEASE);
+	pthread_join(watch.thread, NULL);
+	return watch.bad;
+}
+
+static char *make_folios(void)
+{
+	char *base = tlb_rs_mmap(len, SZ_2M);
+	size_t i, n = 0;
+
+	if ((tlb_rs_memory_nodes() & 3) == 3)
+		tlb_rs_bind_node(base, len, 0);
+	tlb_rs_fill(base, len, SEED);
+	for (i = 0; i < NR_FOLIOS; i++)
+		n += tlb_rs_is_folio(base + i * folio_size, FOLIO_PAGES);
+	if (n == NR_FOLIOS)
+		return base;
+	ksft_print_msg("only %zu of %d folios have 64 KiB\n", n, NR_FOLIOS);
+	munmap(base, len);
+	return NULL;
+}
+
+static void *addrs[NR_FOLIOS];
+static int nodes[NR_FOLIOS];
+static int status[NR_FOLIOS];
+
+static void act_migrate(char *base)
+{
+	(void)base;
+	tlb_rs_move_pages(0, NR_FOLIOS, addrs, nodes, status);
+}
+
+static void act_lazyfree(char *base)
+{
+	madvise(base, len, MADV_PAGEOUT);
+}
+
+struct variant {
+	const char *name;
+	void (*act)(char *base);
+	bool lazyfree;
+	int attempts;
+};
+
+static const struct variant variants[] = {
+	{ .name = "putback_migrate", .act = act_migrate, .attempts = 3 },
+	{ .name = "putback_lazyfree", .act = act_lazyfree, .lazyfree = true, .attempts = 1 },
+};
+
+static int run_variant(const struct variant *v, const char *skip, bool expect_missing)
+{
+	size_t i, away = 0, bad, want = NR_FOLIOS * v->attempts;
+	__u64 pfn[NR_FOLIOS];
+	struct tlb_rs_counters c;
+	struct pin pin = { };
+	bool ok = true, missing;
+	char extra[200];
+	long long syncs;
+	int ret, on = 0;
+	char *base;
+
+	if (!v->lazyfree && (tlb_rs_memory_nodes() & 3) != 3) {
+		ksft_print_msg("needs memory on nodes 0 and 1\n");
+		return KSFT_SKIP;
+	}
+	base = make_folios();
+	if (!base)
+		return KSFT_FAIL;
+	for (i = 0; i < NR_FOLIOS; i++) {
+		addrs[i] = base + i * folio_size;
+		nodes[i] = 1;
+		status[i] = 0;
+		pfn[i] = tlb_rs_pfn(addrs[i]);
+	}
+	if (v->lazyfree && madvise(base, len, MADV_FREE)) {
+		ksft_print_msg("MADV_FREE: %s\n", strerror(errno));
+		return KSFT_FAIL;
+	}
+	ret = pin_pages(&pin, base);
+	if (ret != KSFT_PASS) {
+		munmap(base, len);
+		return ret;
+	}
+	watch_start(base);
+
+	tlb_rs_begin(&c);
+	v->act(base);
+	tlb_rs_end(&c);
+
+	bad = watch_end();
+	for (i = 0; i < NR_FOLIOS; i++)
+		away += tlb_rs_pfn(addrs[i]) != pfn[i];
+	bad += tlb_rs_check(base, len, SEED);
+	ok &= unpin_pages(&pin);
+
+	syncs = c.vmstat[TLB_RS_VMSTAT_FLUSH];
+	missing = syncs < (long long)want;
+	snprintf(extra, sizeof(extra),
+		 ",\"skip\":\"%s\",\"folios\":%d,\"migrated\":%zu,\"put_back\":%zu,\"put_back_syncs_min\":%zu,\"bad\":%zu",
+		 skip, NR_FOLIOS, away, NR_FOLIOS - away, want, bad);
+	tlb_rs_json_region(v->name, extra, &c);
+
+	if (away || bad || !ok) {
+		ksft_print_msg("%zu folios elsewhere, %zu wrong words, copy %s\n",
+			       away, bad, ok ? "right" : "wrong");
+		ok = false;
+	}
+	/* The rule is only about the batch: not on stock, not with the switch at 0. */
+	if (HAS_RULE && tlb_batch_get(&on) && on > 0 && missing != expect_missing) {
+		ksft_print_msg("%lld flushes for at least %zu put-backs\n", syncs, want);
+		ok = false;
+	}
+	/* Writable as before, and not shared with anything. */
+	tlb_rs_fill(base, len, SEED + 1);
+	ok &= !tlb_rs_check(base, len, SEED + 1);
+	munmap(base, len);
+	return ok ? KSFT_PASS : KSFT_FAIL;
+}
+
+static void help(const char *prog)
+{
+	printf("usage: %s [option]...\n"
+	       "  [--skip HOOK] [--expect-missing]\n",
+	       prog);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "skip", required_argument, NULL, 's' },
+		{ "expect-missing", no_argument, NULL, 'm' },
+		{ "help", no_argument, NULL, 'h' },
+		{ }
+	};
+	bool expect_missing = false;
+	const char *skip = "none";
+	size_t i;
+	int opt;
+
+	ksft_print_header();
+	while ((opt = getopt_long(argc, argv, "s:mh", options, NULL)) != -1) {
+		switch (opt) {
+		case 's':
+			skip = optarg;
+			break;
+		case 'm':
+			expect_missing = true;
+			break;
+		case 'h':
+			help(argv[0]);
+			return 0;
+		default:
+			help(argv[0]);
+			return KSFT_FAIL;
+		}
+	}
+
+	psize = getpagesize();
+	folio_size = FOLIO_PAGES * psize;
+	len = NR_FOLIOS * folio_size;
+	if (psize != 4096)
+		ksft_exit_skip("needs 4 KiB pages\n");
+	if (tlb_rs_nr_cpus() < 2)
+		ksft_exit_skip("needs two CPUs\n");
+	if (expect_missing && !HAS_RULE)
+		ksft_exit_skip("no rule to break on this architecture\n");
+	if (!tlb_rs_setting(THP_SYSFS "hugepages-64kB/enabled", "always") ||
+	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "never"))
+		ksft_exit_skip("no 64 KiB anonymous folios\n");
+	if (tlb_rs_hook_removed(skip) && !tlb_rs_skip_hook(skip))
+		ksft_exit_skip("hook '%s' cannot be removed on this kernel\n", skip);
+	tlb_rs_pin_cpu(0);
+	tlb_rs_quiet();
+
+	ksft_set_plan(ARRAY_SIZE(variants));
+	for (i = 0; i < ARRAY_SIZE(variants); i++)
+		ksft_test_result_report(run_variant(&variants[i], skip, expect_missing),
+					"%s\n", variants[i].name);
+	ksft_finished();
+}
