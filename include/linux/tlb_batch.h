@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Batched TLB invalidation of unmapped PTEs: one range per run of PTEs instead
+ * of one operation per PTE.  See Documentation/mm/tlb_batch.rst for the rules.
+ */
+#ifndef _LINUX_TLB_BATCH_H
+#define _LINUX_TLB_BATCH_H
+
+#include <linux/tlb_batch_types.h>
+
+/* Why ranges are issued, or why their completion is waited for. */
+enum tlb_batch_reason {
+	TLB_BATCH_RMAP_END,	/* an rmap_one() callback ends: the mm may go away */
+	TLB_BATCH_VA_OPEN,	/* a fault may fill the address once the PTL is dropped */
+	TLB_BATCH_OVERFLOW,	/* the array is full */
+	TLB_BATCH_PUT_BACK,	/* a cleared PTE is about to become valid again */
+	TLB_BATCH_FLUSH,	/* try_to_unmap_flush() */
+	NR_TLB_BATCH_REASONS,
+};
+
+/* Hooks that fault injection can remove: one bit each, see debugfs skip_hook. */
+enum tlb_batch_hook {
+	TLB_BATCH_HOOK_FLUSH,
+	TLB_BATCH_HOOK_MARK,
+	TLB_BATCH_HOOK_PUTBACK,
+	NR_TLB_BATCH_HOOKS,
+};
+
+#ifdef CONFIG_RUST_TLB_BATCH
+
+#include <linux/jump_label.h>
+#include <linux/mm_types.h>
+#include <linux/sched.h>
+#include <linux/tracepoint-defs.h>
+#include <asm/tlb_batch.h>
+
+/*
+ * The longest run of PTEs that is cleared at once.  It bounds the time for which
+ * the PTL is held without a flush being owed and the bitmap on the stack.
+ */
+#define TLB_BATCH_RUN_MAX	512
+
+DECLARE_STATIC_KEY_TRUE(tlb_batch_key);
+DECLARE_TRACEPOINT(tlb_batch_add);
+
+/* mm/tlb_batch/tlb_batch_main.rs */
+void tlb_batch_add_slow(struct tlb_batch *batch, struct mm_struct *mm,
+			unsigned long start, unsigned long end);
+void tlb_batch_issue_slow(struct tlb_batch *batch, enum tlb_batch_reason reason);
+void tlb_batch_flush_slow(struct tlb_batch *batch, enum tlb_batch_reason reason);
+
+/* mm/tlb_batch/tlb_batch_shim.c */
+void tlb_batch_arch_issue(struct mm_struct *mm, unsigned long start,
+			  unsigned long end);
+void tlb_batch_arch_order(void);
+void tlb_batch_arch_sync(void);
+void tlb_batch_account(struct mm_struct *mm, unsigned long ranges,
+		       unsigned long pages, enum tlb_batch_reason reason);
+void tlb_batch_do_trace_add(struct mm_struct *mm, unsigned long start,
+			    unsigned long end);
+
+#ifdef CONFIG_TLB_RS_FAULT_INJECTION
+bool tlb_batch_skip(enum tlb_batch_hook hook);
+void tlb_batch_delay(void);
+#else
+static inline bool tlb_batch_skip(enum tlb_batch_hook hook)
+{
+	return false;
+}
+
+static inline void tlb_batch_delay(void)
+{
+}
+#endif /* CONFIG_TLB_RS_FAULT_INJECTION */
+
+static __always_inline bool tlb_batch_enabled(void)
+{
+	return static_branch_likely(&tlb_batch_key);
+}
+
+/**
+ * tlb_batch_add - owe the invalidation of a run of PTEs
+ * @batch: the current task's batch
+ * @mm: address space of the run
+ * @start: address of the first cleared PTE
+ * @end: address behind the last cleared PTE
+ *
+ * When this returns the cleared PTEs are visible to every page table walker, so
+ * that the caller may mark the mm (flush_tlb_batched_pending() of another CPU
+ * must not flush before it can see the clear).
+ *
+ * Context: the PTL that the PTEs were cleared under is held.
+ * Return: false if vm.tlb_batch is 0: the caller flushes as it always did.
+ */
+static inline bool tlb_batch_add(struct tlb_batch *batch, struct mm_struct *mm,
+				 unsigned long start, unsigned long end)
+{
+	struct tlb_batch_range *last;
+
+	if (!tlb_batch_enabled())
+		return false;
+
+	arch_tlb_batch_order();
+
+	if (tracepoint_enabled(tlb_batch_add))
+		tlb_batch_do_trace_add(mm, start, end);
+
+	if (!batch->nr) {
+		batch->range[0] = (struct tlb_batch_range){ mm, start, end };
+		batch->nr = 1;
+		batch->unsynced = true;
+		return true;
+	}
+
+	last = &batch->range[batch->nr - 1];
+	if (last->mm == mm && last->end == start)
+		last->end = end;
+	else
+		tlb_batch_add_slow(batch, mm, start, end);
+	return true;
+}
+
+/* Whether ranges are waiting to be issued. */
+static inline bool tlb_batch_owed(const struct tlb_batch *batch)
+{
+	return batch->nr;
+}
+
+/**
+ * tlb_batch_issue - issue what is owed, without waiting for it
+ * @batch: the current task's batch
+ * @reason: what makes it due
+ *
+ * Context: any in which the mms of the batch are alive, PTL held or not.
+ */
+static inline void tlb_batch_issue(struct tlb_batch *batch,
+				   enum tlb_batch_reason reason)
+{
+	if (!tlb_batch_owed(batch))
+		return;
+	if (reason == TLB_BATCH_RMAP_END)
+		tlb_batch_delay();
+	tlb_batch_issue_slow(batch, reason);
+}
+
+/**
+ * tlb_batch_flush - issue what is owed and wait until every CPU has done it
+ * @batch: the current task's batch
+ *
+ * Context: process context, interrupts on.
+ * Return: false if this task has owed nothing since the last flush.
+ */
+static inline bool tlb_batch_flush(struct tlb_batch *batch)
+{
+	if (!batch->unsynced)
+		return false;
+	tlb_batch_flush_slow(batch, TLB_BATCH_FLUSH);
+	return true;
+}
+
+/**
+ * tlb_batch_put_back - a cleared PTE is about to become valid again
+ * @batch: the current task's batch
+ *
+ * A run is cleared without unfolding its contiguous blocks, so a TLB may still
+ * hold an entry of another size.  The architecture demands that it is gone
+ * before the new one becomes valid.
+ *
+ * Context: PTL held or not, interrupts on.
+ */
+static inline void tlb_batch_put_back(struct tlb_batch *batch)
+{
+	if (!ARCH_TLB_BATCH_BBM || !batch->unsynced ||
+	    tlb_batch_skip(TLB_BATCH_HOOK_PUTBACK))
+		return;
+	tlb_batch_flush_slow(batch, TLB_BATCH_PUT_BACK);
+}
+
+#define current_tlb_batch()	(&current->tlb_ubc.batch)
+
+#else /* !CONFIG_RUST_TLB_BATCH */
+
+#define current_tlb_batch()	NULL
+#define tlb_batch_enabled()	false
+#define arch_tlb_batch_pte(pte)	(pte)
+#define TLB_BATCH_RUN_MAX	1
+
+static inline bool tlb_batch_skip(enum tlb_batch_hook hook)
+{
+	return false;
+}
+
+static inline bool tlb_batch_add(struct tlb_batch *batch, struct mm_struct *mm,
+				 unsigned long start, unsigned long end)
+{
+	return false;
+}
+
+static inline bool tlb_batch_owed(const struct tlb_batch *batch)
+{
+	return false;
+}
+
+static inline void tlb_batch_issue(struct tlb_batch *batch,
+				   enum tlb_batch_reason reason)
+{
+}
+
+static inline bool tlb_batch_flush(struct tlb_batch *batch)
+{
+	return false;
+}
+
+static inline void tlb_batch_put_back(struct tlb_batch *batch)
+{
+}
+#endif /* CONFIG_RUST_TLB_BATCH */
+
+#endif /* _LINUX_TLB_BATCH_H */

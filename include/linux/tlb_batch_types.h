@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#ifndef _LINUX_TLB_BATCH_TYPES_H
+#define _LINUX_TLB_BATCH_TYPES_H
+
+#include <linux/types.h>
+
+struct mm_struct;
+
+/*
+ * The array lives in task_struct and is filled under the page table lock, where
+ * nothing can be allocated.  Runs of one folio are adjacent and become one
+ * range, so more than a few entries are used only by folios with holes.
+ */
+#define TLB_BATCH_RANGES	8
+
+/* User addresses [start, end) of @mm whose PTEs have been cleared. */
+struct tlb_batch_range {
+	struct mm_struct *mm;
+	unsigned long start;
+	unsigned long end;
+};
+
+/*
+ * Owned by one task.  range[0..nr) is the TLB invalidation that the task owes
+ * and has not issued yet, oldest first.  @unsynced says that an invalidation is
+ * either in range[] or was issued without waiting for its completion.
+ *
+ * rust/kernel/mm/tlb_batch/ranges.rs has the same layout.
+ */
+struct tlb_batch {
+	unsigned int nr;
+	bool unsynced;
+	struct tlb_batch_range range[TLB_BATCH_RANGES];
+};
+
+#endif /* _LINUX_TLB_BATCH_TYPES_H */

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Tells an emulator which page frames no user translation may reach.
+ *
+ * A frame that is freed must have been flushed from every TLB, so that from then
+ * on until it is allocated again a user access to it went through a stale entry.
+ * tools/meter/ has the plugin that listens.
+ */
+#ifndef _LINUX_TLB_ORACLE_H
+#define _LINUX_TLB_ORACLE_H
+
+#ifdef CONFIG_TLB_ORACLE
+
+struct page;
+
+#define HAVE_ARCH_FREE_PAGE
+void arch_free_page(struct page *page, int order);
+
+#define HAVE_ARCH_ALLOC_PAGE
+void arch_alloc_page(struct page *page, int order);
+
+#endif /* CONFIG_TLB_ORACLE */
+
+#endif /* _LINUX_TLB_ORACLE_H */

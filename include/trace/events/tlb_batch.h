@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#undef TRACE_SYSTEM
+#define TRACE_SYSTEM tlb_batch
+
+#if !defined(_TRACE_TLB_BATCH_H) || defined(TRACE_HEADER_MULTI_READ)
+#define _TRACE_TLB_BATCH_H
+
+#include <linux/mm_types.h>
+#include <linux/tlb_batch.h>
+#include <linux/tracepoint.h>
+
+TRACE_DEFINE_ENUM(TLB_BATCH_RMAP_END);
+TRACE_DEFINE_ENUM(TLB_BATCH_VA_OPEN);
+TRACE_DEFINE_ENUM(TLB_BATCH_OVERFLOW);
+TRACE_DEFINE_ENUM(TLB_BATCH_PUT_BACK);
+TRACE_DEFINE_ENUM(TLB_BATCH_FLUSH);
+
+/* A run of PTEs was cleared; its invalidation is owed. */
+TRACE_EVENT(tlb_batch_add,
+	TP_PROTO(struct mm_struct *mm, unsigned long start, unsigned long end),
+	TP_ARGS(mm, start, end),
+	TP_STRUCT__entry(
+		__field(void *, mm)
+		__field(unsigned long, start)
+		__field(unsigned long, end)
+	),
+	TP_fast_assign(
+		__entry->mm = mm;
+		__entry->start = start;
+		__entry->end = end;
+	),
+	TP_printk("mm=%p start=0x%lx pages=%lu", __entry->mm, __entry->start,
+		  (__entry->end - __entry->start) >> PAGE_SHIFT)
+);
+
+/* The ranges owed to one mm were handed to the hardware. */
+TRACE_EVENT(tlb_batch_flush,
+	TP_PROTO(struct mm_struct *mm, unsigned long ranges, unsigned long pages,
+		 int reason),
+	TP_ARGS(mm, ranges, pages, reason),
+	TP_STRUCT__entry(
+		__field(void *, mm)
+		__field(unsigned long, ranges)
+		__field(unsigned long, pages)
+		__field(int, reason)
+	),
+	TP_fast_assign(
+		__entry->mm = mm;
+		__entry->ranges = ranges;
+		__entry->pages = pages;
+		__entry->reason = reason;
+	),
+	TP_printk("mm=%p ranges=%lu pages=%lu reason=%s", __entry->mm,
+		  __entry->ranges, __entry->pages,
+		  __print_symbolic(__entry->reason,
+				   { TLB_BATCH_RMAP_END, "rmap_end" },
+				   { TLB_BATCH_VA_OPEN, "va_open" },
+				   { TLB_BATCH_OVERFLOW, "overflow" },
+				   { TLB_BATCH_PUT_BACK, "put_back" },
+				   { TLB_BATCH_FLUSH, "flush" }))
+);
+
+#endif /* _TRACE_TLB_BATCH_H */
+
+/* This part must be outside protection */
+#include <trace/define_trace.h>

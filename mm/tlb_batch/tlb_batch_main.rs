@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! C entry points of the TLB batch.
+//!
+//! `mm/rmap.c` calls these when its inline test says that there is something to do; the batch
+//! itself is [`kernel::mm::tlb_batch`]. All of them run in the task that owns the batch, under the
+//! page table lock or not, and take no lock.
+//!
+//! C header: [`include/linux/tlb_batch.h`](srctree/include/linux/tlb_batch.h)
+
+#![crate_name = "tlb_batch"]
+
+use kernel::{
+    bindings,
+    mm::tlb_batch::{
+        Reason,
+        TlbBatch, //
+    },
+    prelude::*, //
+};
+
+/// Owes `[start, end)` of `mm` when it cannot simply extend the youngest range.
+///
+/// # Safety
+///
+/// - `batch` must be `current`'s.
+/// - `mm` and the address spaces in `batch` must stay alive until the batch is issued.
+#[export]
+unsafe extern "C" fn tlb_batch_add_slow(
+    batch: *mut bindings::tlb_batch,
+    mm: *mut bindings::mm_struct,
+    start: c_ulong,
+    end: c_ulong,
+) {
+    // SAFETY: By this function's safety requirements: a task's batch is only used by that task,
+    // which is here, and every address space in it is alive.
+    let batch = unsafe { TlbBatch::from_raw_mut(batch) };
+
+    // SAFETY: By this function's safety requirements.
+    unsafe { batch.add_raw(mm, start, end) };
+}
+
+/// Issues what `batch` owes, without waiting for it.
+///
+/// # Safety
+///
+/// `batch` must be `current`'s, and the address spaces in it must be alive.
+#[export]
+unsafe extern "C" fn tlb_batch_issue_slow(
+    batch: *mut bindings::tlb_batch,
+    reason: bindings::tlb_batch_reason,
+) {
+    // SAFETY: By this function's safety requirements: a task's batch is only used by that task.
+    unsafe { TlbBatch::from_raw_mut(batch) }.issue(Reason::from_raw(reason));
+}
+
+/// Issues what `batch` owes and waits until no TLB holds any of it.
+///
+/// # Safety
+///
+/// `batch` must be `current`'s, and the address spaces in it must be alive. Interrupts must be on.
+#[export]
+unsafe extern "C" fn tlb_batch_flush_slow(
+    batch: *mut bindings::tlb_batch,
+    reason: bindings::tlb_batch_reason,
+) {
+    // SAFETY: By this function's safety requirements: a task's batch is only used by that task.
+    unsafe { TlbBatch::from_raw_mut(batch) }.flush(Reason::from_raw(reason));
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What the TLB batch needs from C: the static key and its sysctl, the
+ * architecture's operations, counters, tracepoints and fault injection.
+ * No decision is taken here.
+ */
+#include <linux/debugfs.h>
+#include <linux/delay.h>
+#include <linux/init.h>
+#include <linux/mm.h>
+#include <linux/percpu.h>
+#include <linux/seq_file.h>
+#include <linux/string.h>
+#include <linux/sysctl.h>
+#include <linux/tlb_batch.h>
+#include <linux/uaccess.h>
+
+#define CREATE_TRACE_POINTS
+#include <trace/events/tlb_batch.h>
+
+DEFINE_STATIC_KEY_TRUE(tlb_batch_key);
+
+struct tlb_batch_stats {
+	unsigned long ranges[NR_TLB_BATCH_REASONS];
+	unsigned long pages[NR_TLB_BATCH_REASONS];
+};
+
+static DEFINE_PER_CPU(struct tlb_batch_stats, tlb_batch_stats);
+
+void tlb_batch_arch_order(void)
+{
+	arch_tlb_batch_order();
+}
+EXPORT_SYMBOL_GPL(tlb_batch_arch_order);
+
+void tlb_batch_arch_issue(struct mm_struct *mm, unsigned long start,
+			  unsigned long end)
+{
+	if (tlb_batch_skip(TLB_BATCH_HOOK_FLUSH))
+		return;
+	arch_tlb_batch_issue(&current->tlb_ubc.arch, mm, start, end);
+}
+EXPORT_SYMBOL_GPL(tlb_batch_arch_issue);
+
+void tlb_batch_arch_sync(void)
+{
+	count_vm_event(TLB_BATCH_SYNCS);
+	if (tlb_batch_skip(TLB_BATCH_HOOK_FLUSH))
+		return;
+	arch_tlbbatch_flush(&current->tlb_ubc.arch);
+}
+EXPORT_SYMBOL_GPL(tlb_batch_arch_sync);
+
+void tlb_batch_account(struct mm_struct *mm, unsigned long ranges,
+		       unsigned long pages, enum tlb_batch_reason reason)
+{
+	count_vm_events(TLB_BATCH_ISSUED_PAGES, pages);
+	count_vm_events(TLB_BATCH_ISSUED_RANGES, ranges);
+	if (reason == TLB_BATCH_OVERFLOW)
+		count_vm_events(TLB_BATCH_OVERFLOWS, ranges);
+	this_cpu_add(tlb_batch_stats.ranges[reason], ranges);
+	this_cpu_add(tlb_batch_stats.pages[reason], pages);
+	trace_tlb_batch_flush(mm, ranges, pages, reason);
+}
+EXPORT_SYMBOL_GPL(tlb_batch_account);
+
+void tlb_batch_do_trace_add(struct mm_struct *mm, unsigned long start,
+			    unsigned long end)
+{
+	trace_tlb_batch_add(mm, start, end);
+}
+
+static const struct ctl_table tlb_batch_sysctl_table[] = {
+	{
+		.procname	= "tlb_batch",
+		.data		= &tlb_batch_key.key,
+		.maxlen		= sizeof(tlb_batch_key),
+		.mode		= 0644,
+		.proc_handler	= proc_do_static_key,
+	},
+};
+
+static const char * const tlb_batch_reason_names[] = {
+	[TLB_BATCH_RMAP_END]	= "rmap_end",
+	[TLB_BATCH_VA_OPEN]	= "va_open",
+	[TLB_BATCH_OVERFLOW]	= "overflow",
+	[TLB_BATCH_PUT_BACK]	= "put_back",
+	[TLB_BATCH_FLUSH]	= "flush",
+};
+
+static_assert(ARRAY_SIZE(tlb_batch_reason_names) == NR_TLB_BATCH_REASONS);
+
+static int stats_show(struct seq_file *m, void *unused)
+{
+	int reason, cpu;
+
+	seq_puts(m, "reason ranges pages\n");
+	for (reason = 0; reason < NR_TLB_BATCH_REASONS; reason++) {
+		unsigned long ranges = 0, pages = 0;
+
+		for_each_possible_cpu(cpu) {
+			struct tlb_batch_stats *s = per_cpu_ptr(&tlb_batch_stats, cpu);
+
+			ranges += READ_ONCE(s->ranges[reason]);
+			pages += READ_ONCE(s->pages[reason]);
+		}
+		seq_printf(m, "%s %lu %lu\n", tlb_batch_reason_names[reason],
+			   ranges, pages);
+	}
+	return 0;
+}
+DEFINE_SHOW_ATTRIBUTE(stats);
+
+#ifdef CONFIG_TLB_RS_FAULT_INJECTION
+static const char * const tlb_batch_hook_names[] = {
+	[TLB_BATCH_HOOK_FLUSH]		= "flush",
+	[TLB_BATCH_HOOK_MARK]		= "mark",
+	[TLB_BATCH_HOOK_PUTBACK]	= "putback",
+};
+
+static unsigned long tlb_batch_skipped;
+static u32 tlb_batch_delay_us;
+
+/* True if a test asked for the kernel to be wrong in this place. */
+bool tlb_batch_skip(enum tlb_batch_hook hook)
+{
+	return unlikely(READ_ONCE(tlb_batch_skipped) & BIT(hook));
+}
+
+/* Widens the window between the end of the page table walk and the issue. */
+void tlb_batch_delay(void)
+{
+	u32 us = READ_ONCE(tlb_batch_delay_us);
+
+	if (us)
+		fsleep(us);
+}
+
+static int skip_hook_show(struct seq_file *m, void *unused)
+{
+	int hook;
+
+	for (hook = 0; hook < NR_TLB_BATCH_HOOKS; hook++)
+		seq_printf(m, tlb_batch_skip(hook) ? "[%s]\n" : "%s\n",
+			   tlb_batch_hook_names[hook]);
+	seq_puts(m, READ_ONCE(tlb_batch_skipped) ? "none\n" : "[none]\n");
+	return 0;
+}
+
+static int skip_hook_open(struct inode *inode, struct file *file)
+{
+	return single_open(file, skip_hook_show, NULL);
+}
+
+/* A hook's name adds that hook, "none" restores them all. */
+static ssize_t skip_hook_write(struct file *file, const char __user *ubuf,
+			       size_t count, loff_t *ppos)
+{
+	char buf[16];
+	int hook;
+
+	if (count >= sizeof(buf))
+		return -EINVAL;
+	if (copy_from_user(buf, ubuf, count))
+		return -EFAULT;
+	buf[count] = '\0';
+
+	if (sysfs_streq(buf, "none")) {
+		WRITE_ONCE(tlb_batch_skipped, 0);
+		return count;
+	}
+	hook = __sysfs_match_string(tlb_batch_hook_names, NR_TLB_BATCH_HOOKS, buf);
+	if (hook < 0)
+		return hook;
+	set_bit(hook, &tlb_batch_skipped);
+	return count;
+}
+
+static const struct file_operations skip_hook_fops = {
+	.owner		= THIS_MODULE,
+	.open		= skip_hook_open,
+	.read		= seq_read,
+	.write		= skip_hook_write,
+	.llseek		= seq_lseek,
+	.release	= single_release,
+};
+
+static void __init fault_injection_init(struct dentry *dir)
+{
+	debugfs_create_file("skip_hook", 0600, dir, NULL, &skip_hook_fops);
+	debugfs_create_u32("delay_us", 0600, dir, &tlb_batch_delay_us);
+}
+#else
+static inline void fault_injection_init(struct dentry *dir)
+{
+}
+#endif /* CONFIG_TLB_RS_FAULT_INJECTION */
+
+static int __init tlb_batch_init(void)
+{
+	struct dentry *dir = debugfs_create_dir("tlb_batch", NULL);
+
+	register_sysctl_init("vm", tlb_batch_sysctl_table);
+	debugfs_create_file("stats", 0400, dir, NULL, &stats_fops);
+	fault_injection_init(dir);
+	return 0;
+}
+late_initcall(tlb_batch_init);

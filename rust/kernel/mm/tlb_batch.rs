@@ -1,0 +1,508 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Batched TLB invalidation.
+//!
+//! Whoever clears page table entries owes an invalidation of the translations that TLBs may have
+//! cached. A [`TlbBatch`] keeps what is owed as a few address ranges instead of one operation per
+//! page, and does not let it be lost: what leaves the batch must be issued, and a batch that goes
+//! out of scope flushes itself.
+//!
+//! C header: [`include/linux/tlb_batch.h`](srctree/include/linux/tlb_batch.h)
+
+use crate::{
+    bindings,
+    mm::Mm,
+    page::PAGE_SIZE,
+    prelude::*,
+    types::NotThreadSafe, //
+};
+use core::{
+    marker::PhantomData,
+    mem::{
+        align_of,
+        size_of, //
+    },
+    ops, ptr,
+};
+
+pub mod ranges;
+use ranges::{
+    Ranges,
+    Tlb, //
+};
+
+/// The name of an address space in a batch.
+type MmPtr = *mut bindings::mm_struct;
+
+#[inline(always)]
+fn owed_dropped() {
+    build_error!("an owed TLB invalidation is dropped without being issued");
+}
+
+static_assert!(ranges::CAPACITY == bindings::TLB_BATCH_RANGES as usize);
+static_assert!(size_of::<Ranges<MmPtr>>() == size_of::<bindings::tlb_batch>());
+static_assert!(align_of::<Ranges<MmPtr>>() == align_of::<bindings::tlb_batch>());
+
+/// Why ranges are issued or waited for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u32)]
+pub enum Reason {
+    /// An `rmap_one()` callback ends: the address space may go away.
+    RmapEnd = bindings::tlb_batch_reason_TLB_BATCH_RMAP_END,
+    /// A fault may fill the address as soon as the page table lock is dropped.
+    VaOpen = bindings::tlb_batch_reason_TLB_BATCH_VA_OPEN,
+    /// The batch is full.
+    Overflow = bindings::tlb_batch_reason_TLB_BATCH_OVERFLOW,
+    /// A cleared entry is about to become valid again.
+    PutBack = bindings::tlb_batch_reason_TLB_BATCH_PUT_BACK,
+    /// Somebody is about to rely on the old translations being gone.
+    Flush = bindings::tlb_batch_reason_TLB_BATCH_FLUSH,
+}
+
+impl Reason {
+    /// Converts from C; a value that is none of `enum tlb_batch_reason` counts as a flush.
+    #[inline]
+    pub fn from_raw(reason: bindings::tlb_batch_reason) -> Self {
+        [Self::RmapEnd, Self::VaOpen, Self::Overflow, Self::PutBack]
+            .into_iter()
+            .find(|r| *r as u32 == reason)
+            .unwrap_or(Self::Flush)
+    }
+}
+
+/// Issues invalidations to the hardware, and accounts them per address space.
+struct Hardware {
+    reason: Reason,
+    mm: MmPtr,
+    ranges: usize,
+    pages: usize,
+}
+
+impl Hardware {
+    #[inline]
+    fn new(reason: Reason) -> Self {
+        Self {
+            reason,
+            mm: ptr::null_mut(),
+            ranges: 0,
+            pages: 0,
+        }
+    }
+
+    /// Accounts what was issued for the current address space, if anything.
+    #[inline]
+    fn account(&mut self) {
+        if self.ranges != 0 {
+            // SAFETY: `mm` is only printed as a number, never followed.
+            unsafe {
+                bindings::tlb_batch_account(self.mm, self.ranges, self.pages, self.reason as u32)
+            };
+        }
+        self.ranges = 0;
+        self.pages = 0;
+    }
+}
+
+impl Tlb<MmPtr> for Hardware {
+    #[inline]
+    fn issue(&mut self, mm: MmPtr, start: usize, end: usize) {
+        // SAFETY: `mm` came out of a `TlbBatch`, whose invariants say that it is alive.
+        unsafe { bindings::tlb_batch_arch_issue(mm, start, end) };
+
+        if mm != self.mm {
+            self.account();
+            self.mm = mm;
+        }
+        self.ranges = self.ranges.wrapping_add(1);
+        // Statistics, so wrapping is right: a range never has `end < start`.
+        self.pages = self.pages.wrapping_add(end.wrapping_sub(start) / PAGE_SIZE);
+    }
+
+    #[inline]
+    fn sync(&mut self) {
+        // SAFETY: A batch is only ever used by the task that made it, with interrupts on: this is
+        // what the C function asks for.
+        unsafe { bindings::tlb_batch_arch_sync() };
+    }
+}
+
+/// TLB invalidations that the current task owes.
+///
+/// # Invariants
+///
+/// Every address space in the batch is alive at least for `'mm`.
+///
+/// # Examples
+///
+/// The pages of one megabyte, in any order, cost one range:
+///
+/// ```
+/// # use core::ptr::NonNull;
+/// # use kernel::{bindings, mm::MmWithUser, sync::aref::ARef};
+/// use kernel::{
+///     mm::tlb_batch::{Reason, TlbBatch},
+///     page::PAGE_SIZE, //
+/// };
+///
+/// # // SAFETY: It is always fine to ask for a new, empty address space.
+/// # let mm = NonNull::new(unsafe { bindings::mm_alloc() }).ok_or(ENOMEM)?;
+/// # // SAFETY: `mm_alloc()` returns it with one `mm_users` reference, which is ours.
+/// # let mm = unsafe { ARef::<MmWithUser>::from_raw(mm.cast()) };
+/// let mut batch = TlbBatch::new();
+/// let base = 0x10_0000;
+///
+/// for i in (0..256).rev() {
+///     let page = base + i * PAGE_SIZE;
+///     batch.add(&mm, page..page + PAGE_SIZE)?;
+/// }
+/// assert_eq!(batch.ranges(), 1);
+///
+/// batch.issue(Reason::RmapEnd);
+/// assert_eq!(batch.ranges(), 0);
+/// assert!(batch.is_unsynced());
+///
+/// batch.flush(Reason::Flush);
+/// assert!(!batch.is_unsynced());
+/// # drop(batch);
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// A range must be made of whole pages:
+///
+/// ```
+/// # use core::ptr::NonNull;
+/// # use kernel::{bindings, mm::{tlb_batch::TlbBatch, MmWithUser}, sync::aref::ARef};
+/// # // SAFETY: It is always fine to ask for a new, empty address space.
+/// # let mm = NonNull::new(unsafe { bindings::mm_alloc() }).ok_or(ENOMEM)?;
+/// # // SAFETY: `mm_alloc()` returns it with one `mm_users` reference, which is ours.
+/// # let mm = unsafe { ARef::<MmWithUser>::from_raw(mm.cast()) };
+/// let mut batch = TlbBatch::new();
+///
+/// assert_eq!(batch.add(&mm, 1..2), Err(EINVAL));
+/// assert_eq!(batch.add(&mm, 0..0), Err(EINVAL));
+/// # drop(batch);
+/// # Ok::<(), Error>(())
+/// ```
+#[repr(transparent)]
+pub struct TlbBatch<'mm> {
+    ranges: Ranges<MmPtr>,
+    _mm: PhantomData<&'mm Mm>,
+    // What x86 has to interrupt is collected in the task.
+    _nts: PhantomData<NotThreadSafe>,
+}
+
+impl<'mm> TlbBatch<'mm> {
+    /// Creates a batch in which nothing is owed.
+    #[inline]
+    pub const fn new() -> Self {
+        // INVARIANT: There is no address space in an empty batch.
+        Self {
+            ranges: Ranges::new(ptr::null_mut()),
+            _mm: PhantomData,
+            _nts: PhantomData,
+        }
+    }
+
+    /// Borrows the batch of the current task from C.
+    ///
+    /// # Safety
+    ///
+    /// - `batch` must be part of `current`, and nobody else may use it during `'a`.
+    /// - Every address space in it must be alive for `'mm`.
+    #[inline]
+    pub unsafe fn from_raw_mut<'a>(batch: *mut bindings::tlb_batch) -> &'a mut Self {
+        // SAFETY: The layouts agree, see the assertions above and `ranges`; the caller promises
+        // validity and exclusive use. INVARIANT: The caller promises that the `mm`s are alive.
+        unsafe { &mut *batch.cast() }
+    }
+
+    /// Owes the invalidation of the pages in `range`, whose entries are already cleared.
+    ///
+    /// The clears are visible to the page table walkers of all CPUs when this returns. If the
+    /// batch is full, its oldest range is issued at once.
+    ///
+    /// May be called with the page table lock held; never sleeps or allocates.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if `range` is empty or not made of whole pages.
+    #[inline]
+    pub fn add(&mut self, mm: &'mm Mm, range: ops::Range<usize>) -> Result {
+        if range.start >= range.end || (range.start | range.end) % PAGE_SIZE != 0 {
+            return Err(EINVAL);
+        }
+        // SAFETY: A barrier may be executed anywhere.
+        unsafe { bindings::tlb_batch_arch_order() };
+        // INVARIANT: `mm` is borrowed for `'mm`.
+        // SAFETY: As above, so it is alive for as long as the batch.
+        unsafe { self.add_raw(mm.as_raw(), range.start, range.end) };
+        Ok(())
+    }
+
+    /// Owes the invalidation of `[start, end)` of `mm`; C's side of [`TlbBatch::add`].
+    ///
+    /// # Safety
+    ///
+    /// `mm` must be alive for `'mm`.
+    #[inline]
+    pub unsafe fn add_raw(&mut self, mm: *mut bindings::mm_struct, start: usize, end: usize) {
+        // INVARIANT: The caller promises that `mm` is alive for `'mm`.
+        if let Some(owed) = self.ranges.add(mm, start, end) {
+            let mut hardware = Hardware::new(Reason::Overflow);
+
+            owed.issue(&mut hardware);
+            hardware.account();
+        }
+    }
+
+    /// Number of ranges that are owed.
+    #[inline]
+    pub fn ranges(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// Whether a TLB may still hold an entry that this batch is to remove.
+    #[inline]
+    pub fn is_unsynced(&self) -> bool {
+        self.ranges.is_unsynced()
+    }
+
+    /// Issues all that is owed, without waiting for it.
+    ///
+    /// May be called with the page table lock held; never sleeps.
+    #[inline]
+    pub fn issue(&mut self, reason: Reason) {
+        let mut hardware = Hardware::new(reason);
+
+        self.ranges.issue(&mut hardware);
+        hardware.account();
+    }
+
+    /// Issues all that is owed and returns when no TLB holds any of it.
+    ///
+    /// May be called with the page table lock held, but with interrupts on: on x86 it interrupts
+    /// other CPUs. Never sleeps.
+    #[inline]
+    pub fn flush(&mut self, reason: Reason) {
+        let mut hardware = Hardware::new(reason);
+
+        self.ranges.flush(&mut hardware);
+        hardware.account();
+    }
+}
+
+impl Default for TlbBatch<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for TlbBatch<'_> {
+    /// Pays what is still owed.
+    #[inline]
+    fn drop(&mut self) {
+        self.flush(Reason::Flush);
+    }
+}
+
+#[cfg(CONFIG_RUST_TLB_BATCH_KUNIT_TEST)]
+#[kunit_tests(rust_tlb_batch)]
+mod tests {
+    use super::*;
+    use core::mem::offset_of;
+
+    const PAGE: usize = PAGE_SIZE;
+
+    /// A TLB of `N` pages per address space, as a bitmap of the pages that are still cached.
+    struct Model {
+        cached: [u64; 2],
+        issued: usize,
+        synced: usize,
+    }
+
+    impl Model {
+        fn new() -> Self {
+            Self {
+                cached: [0; 2],
+                issued: 0,
+                synced: 0,
+            }
+        }
+    }
+
+    impl Tlb<usize> for Model {
+        fn issue(&mut self, mm: usize, start: usize, end: usize) {
+            for page in start / PAGE..end / PAGE {
+                self.cached[mm] &= !(1 << page);
+            }
+            self.issued += 1;
+        }
+
+        fn sync(&mut self) {
+            self.synced += 1;
+        }
+    }
+
+    fn add(batch: &mut Ranges<usize>, tlb: &mut Model, mm: usize, page: usize, pages: usize) {
+        for p in page..page + pages {
+            tlb.cached[mm] |= 1 << p;
+        }
+        if let Some(owed) = batch.add(mm, page * PAGE, (page + pages) * PAGE) {
+            owed.issue(tlb);
+        }
+    }
+
+    /// C and Rust must agree on where the fields are, not only on the size.
+    #[test]
+    fn layout_matches_c() {
+        let mut raw = bindings::tlb_batch {
+            nr: 1,
+            unsynced: true,
+            ..Default::default()
+        };
+
+        raw.range[0].mm = ptr::without_provenance_mut(0x1000);
+        raw.range[0].start = 2 * PAGE;
+        raw.range[0].end = 5 * PAGE;
+
+        // SAFETY: Both are plain data of the same size, and the batch below is never dropped.
+        let mut ranges: Ranges<MmPtr> = unsafe { core::mem::transmute(raw) };
+
+        struct Expect(usize);
+        impl Tlb<MmPtr> for Expect {
+            fn issue(&mut self, mm: MmPtr, start: usize, end: usize) {
+                assert_eq!((mm.addr(), start, end), (0x1000, 2 * PAGE, 5 * PAGE));
+                self.0 += 1;
+            }
+            fn sync(&mut self) {
+                self.0 += 10;
+            }
+        }
+        let mut expect = Expect(0);
+
+        assert_eq!(ranges.len(), 1);
+        ranges.flush(&mut expect);
+        assert_eq!(expect.0, 11);
+        assert_eq!(offset_of!(bindings::tlb_batch, nr), 0);
+        assert_eq!(offset_of!(bindings::tlb_batch, unsynced), size_of::<u32>());
+    }
+
+    #[test]
+    fn adjacent_pages_are_one_range() {
+        let mut batch = Ranges::new(0);
+        let mut tlb = Model::new();
+
+        for page in 0..64 {
+            add(&mut batch, &mut tlb, 0, page, 1);
+        }
+        assert_eq!(batch.len(), 1);
+        batch.flush(&mut tlb);
+        assert_eq!((tlb.cached, tlb.issued, tlb.synced), ([0; 2], 1, 1));
+    }
+
+    #[test]
+    fn a_gap_that_closes_joins_both_sides() {
+        let mut batch = Ranges::new(0);
+        let mut tlb = Model::new();
+
+        add(&mut batch, &mut tlb, 0, 0, 4);
+        add(&mut batch, &mut tlb, 0, 8, 4);
+        assert_eq!(batch.len(), 2);
+        add(&mut batch, &mut tlb, 0, 4, 4);
+        assert_eq!(batch.len(), 1);
+        batch.flush(&mut tlb);
+        assert_eq!((tlb.cached, tlb.issued), ([0; 2], 1));
+    }
+
+    /// The same addresses of two address spaces have nothing to do with each other.
+    #[test]
+    fn address_spaces_stay_apart() {
+        let mut batch = Ranges::new(0);
+        let mut tlb = Model::new();
+
+        add(&mut batch, &mut tlb, 0, 3, 2);
+        add(&mut batch, &mut tlb, 1, 5, 2);
+        assert_eq!(batch.len(), 2);
+
+        let owed = batch.take();
+        assert!(owed.is_some());
+        if let Some(owed) = owed {
+            owed.issue(&mut tlb);
+        }
+        assert_eq!(tlb.cached, [0, 0b110_0000]);
+        batch.flush(&mut tlb);
+        assert_eq!(tlb.cached, [0; 2]);
+    }
+
+    /// A batch that coalesces nothing issues one operation per page, as without it.
+    #[test]
+    fn overflow_issues_the_oldest() {
+        let mut batch = Ranges::new(0);
+        let mut tlb = Model::new();
+
+        for i in 0..ranges::CAPACITY + 3 {
+            add(&mut batch, &mut tlb, 0, 2 * i, 1);
+        }
+        assert_eq!(batch.len(), ranges::CAPACITY);
+        assert_eq!(tlb.issued, 3);
+        assert_eq!(tlb.cached[0] & 0b11_1111, 0);
+        batch.flush(&mut tlb);
+        assert_eq!((tlb.cached, tlb.issued), ([0; 2], ranges::CAPACITY + 3));
+    }
+
+    #[test]
+    fn a_second_flush_does_nothing() {
+        let mut batch = Ranges::new(0);
+        let mut tlb = Model::new();
+
+        batch.flush(&mut tlb);
+        assert_eq!(tlb.synced, 0);
+        add(&mut batch, &mut tlb, 0, 0, 1);
+        batch.issue(&mut tlb);
+        assert!(batch.is_unsynced());
+        batch.flush(&mut tlb);
+        batch.flush(&mut tlb);
+        assert_eq!((tlb.issued, tlb.synced), (1, 1));
+        assert!(!batch.is_unsynced());
+    }
+
+    /// Any sequence of adds leaves nothing cached that was cleared (a small generator, so that
+    /// the property is checked on the target's word size and layout as well as on the host).
+    #[test]
+    fn any_sequence_is_covered() {
+        let mut seed: u32 = 0x746c_6273;
+        let mut rand = |below: u32| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            ((seed >> 16) % below) as usize
+        };
+        let mut lost = 0;
+
+        for _ in 0..500 {
+            let mut batch = Ranges::new(0);
+            let mut tlb = Model::new();
+
+            for _ in 0..rand(40) {
+                let (mm, page, pages) = (rand(2), rand(56), rand(8) + 1);
+                add(&mut batch, &mut tlb, mm, page, pages);
+            }
+            batch.flush(&mut tlb);
+            if tlb.cached != [0; 2] {
+                lost += 1;
+            }
+        }
+        assert_eq!(lost, 0);
+    }
+
+    #[test]
+    fn reasons_match_c() {
+        for reason in [
+            Reason::RmapEnd,
+            Reason::VaOpen,
+            Reason::Overflow,
+            Reason::PutBack,
+            Reason::Flush,
+        ] {
+            assert!(Reason::from_raw(reason as u32) == reason);
+        }
+    }
+}
