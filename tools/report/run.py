@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""The main job: build stock and tlb-rs, boot both, print what the same work costs in each.
+
+Exit status 0 only if tlb-rs meets the targets below in every line.
+"""
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+
+import measure
+from measure import COUNTS, ROOT, WORK
+
+# Most that one unit of the work may cost on arm64. The split's own floor is 1 TLBI, 1 DSB ISHST, 1 DSB ISH.
+LIMITS = {"split_anon": {"tlbi": 2, "dsb_ishst": 3, "dsb_ish": 3}}
+TIME_LIMIT = {"split_anon": 0.4}
+PAIRS = 9
+
+
+def make(*words):
+    status = subprocess.run(["make", "-C", str(ROOT), "--no-print-directory", *words], check=False).returncode
+    if status:
+        sys.exit(status)
+
+
+def limit(arch, work, key, stock, runs):
+    """What tlb-rs must not exceed in this cell, and never more than stock."""
+    most = LIMITS.get(work, {}).get(key, stock)
+    if work == "split_mixed" and key == "tlbi":
+        most = runs + 2
+    return min(most, stock) if arch == "arm64" else stock
+
+
+def table(arch, stock, ours):
+    """Lines of the table, and what is over its limit."""
+    keys = [k for k in COUNTS[arch] if any(k in f[None].counts for f in stock.values())]
+    width = 11
+    head = "".join(COUNTS[arch][k].rjust(width + 2) for k in keys)
+    lines = [f"{'':34}{'stock':>{(width + 2) * len(keys)}}   {'tlb-rs':>{(width + 2) * len(keys)}}",
+             f"{'one unit of work':34}{head}   {head}"]
+    over = []
+    for work, (name, _) in WORK.items():
+        if work not in stock or work not in ours:
+            continue
+        base, new = stock[work][None], ours[work][1]
+        row = "".join(f"{base.counts[k]:{width + 2}.2f}" for k in keys)
+        row += "   " + "".join(f"{new.counts[k]:{width + 2}.2f}" for k in keys)
+        lines.append(f"{name:34}{row}")
+        for k in keys:
+            most = limit(arch, work, k, base.counts[k], new.runs)
+            if new.counts[k] > (measure.same(k, most, new.units) if most == base.counts[k] else most):
+                over.append(f"{name}: {COUNTS[arch][k]} {new.counts[k]:.2f}, at most {most:.2f}")
+    return lines, over
+
+
+def times(ours):
+    lines, over = [], []
+    for work, (name, _) in WORK.items():
+        if work not in ours or not {0, 1} <= set(ours[work]):
+            continue
+        low, middle, high = measure.ratio(ours[work][0], ours[work][1])
+        lines.append(f"{name:34}{middle:8.2f}   ({low:.2f} to {high:.2f})")
+        most = TIME_LIMIT.get(work)
+        if most and high > most:
+            over.append(f"{name}: time ratio {middle:.2f}, upper quartile {high:.2f}, target {most}")
+    return lines, over
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--arch", choices=sorted(COUNTS), default=os.environ.get("ARCH", "arm64"))
+    parser.add_argument("--kver", default=os.environ.get("KVER", "7.3"))
+    args = parser.parse_args()
+
+    make("meter")
+    for variant in ("stock", "release"):
+        make("kernel", f"ARCH={args.arch}", f"VARIANT={variant}")
+    out = ROOT / "build" / "report"
+    out.mkdir(parents=True, exist_ok=True)
+
+    def boot(variant, pairs, meter):
+        kernel = measure.guest.kernel_path(args.arch, variant, args.kver)
+        what = "counting" if meter else "timing"
+        print(f"booting {args.arch} {variant}, {what} ...", flush=True)
+        return measure.run(args.arch, kernel, pairs, meter, log=out / f"{args.arch}-{variant}-{what}.log")
+
+    stock = boot("stock", 2, True)
+    ours = boot("release", 3, True)
+    timed = boot("release", PAIRS, False)
+
+    print(f"\nWhat the same work costs: {args.arch}, Linux {args.kver}, QEMU TCG -cpu max, 4 vCPUs, 2 nodes;")
+    print("executed instructions of all vCPUs" if args.arch == "arm64" else "kernel counters of all CPUs",
+          "while one unit of work runs, median\n")
+    lines, over = table(args.arch, stock, ours)
+    print("\n".join(lines))
+
+    print(f"\nTime, vm.tlb_batch=1 over vm.tlb_batch=0 in one boot, {PAIRS} pairs: median (quartiles)\n")
+    lines, slow = times(timed)
+    print("\n".join(lines))
+    print(f"\nhost: {os.cpu_count()} CPUs, {platform.machine()}; console logs in build/report/")
+
+    for line in over + slow:
+        print("over the target:", line)
+    print("tlb-rs wins" if not over + slow else "tlb-rs does not win")
+    return 1 if over + slow else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

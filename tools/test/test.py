@@ -1,0 +1,326 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Run every test, print a summary of each suite and at the end `N passed, N failed`.
+
+usage: test.py [SUITE...]     (make test SUITE="style kunit"; default: all)
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tools" / d) for d in ("guest", "kernel", "report", "test")]
+import compiled_out  # noqa: E402
+import guest  # noqa: E402
+import measure  # noqa: E402
+import toolchain  # noqa: E402
+
+ARCHES = ("arm64", "x86_64")
+KVER = os.environ.get("KVER", "7.3")
+LOGS = ROOT / "build" / "test"
+# Objects of the files that the series changes, and of those that its headers change most.
+OBJECTS = {
+    "*": ("mm/rmap.o", "mm/migrate.o", "mm/vmstat.o", "mm/memory.o", "mm/mprotect.o", "mm/huge_memory.o",
+          "mm/page_alloc.o", "mm/vmscan.o", "mm/khugepaged.o", "mm/mremap.o", "kernel/fork.o"),
+    "arm64": ("arch/arm64/mm/contpte.o", "arch/arm64/mm/fault.o", "arch/arm64/mm/mmu.o"),
+    "x86_64": ("arch/x86/mm/tlb.o", "arch/x86/mm/fault.o"),
+}
+
+
+class Suite:
+    """Results of one suite; a suite without a result has failed."""
+
+    def __init__(self, name):
+        self.name, self.passed, self.failed, self.skipped = name, 0, [], []
+        self.start = time.monotonic()
+        print(f"\n== {name}", flush=True)
+
+    def check(self, name, ok, detail=""):
+        if ok:
+            self.passed += 1
+        else:
+            self.failed.append(name)
+        print(f"{'ok' if ok else 'not ok'} - {name}" + (f": {detail}" if detail else ""), flush=True)
+        return ok
+
+    def skip(self, name, why):
+        self.skipped.append(name)
+        print(f"skip - {name}: {why}", flush=True)
+
+    def command(self, name, *words, **kw):
+        """A command that passes with status 0; its output is shown if it does not."""
+        kw = {"cwd": ROOT, "stdin": subprocess.DEVNULL} | kw
+        p = subprocess.run([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                           check=False, **kw)
+        if not self.check(name, p.returncode == 0, "" if p.returncode == 0 else f"status {p.returncode}"):
+            print("\n".join(p.stdout.splitlines()[-60:]), flush=True)
+        return p
+
+    def ktap(self, name, *words):
+        """A program that prints (K)TAP: each of its cases counts."""
+        p = subprocess.run([str(w) for w in words], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True, check=False)
+        cases = re.findall(r"^(not )?ok \d+ (.*)$", p.stdout, re.M)
+        for bad, case in cases:
+            if "# SKIP" in case:
+                self.skip(f"{name}: {case}", "see there")
+            else:
+                self.check(f"{name}: {case}", not bad)
+        if p.returncode or not cases:
+            self.check(name, False, f"status {p.returncode}, {len(cases)} cases")
+            print("\n".join(p.stdout.splitlines()[-40:]), flush=True)
+
+    def done(self):
+        if not self.passed and not self.failed:
+            self.check(f"{self.name} ran", False, "no test was run")
+        print(f"{self.name}: {self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} skipped, "
+              f"{time.monotonic() - self.start:.0f} s", flush=True)
+
+
+def make(*words):
+    return ("make", "--no-print-directory", *words)
+
+
+def tree():
+    """The patched kernel tree; made on first use."""
+    p = subprocess.run([sys.executable, "tools/kernel/kernel.py", "tree", "--kver", KVER], cwd=ROOT, text=True,
+                       stdout=subprocess.PIPE, check=True)
+    return Path(p.stdout.strip().splitlines()[-1])
+
+
+def kernel(suite, arch, variant):
+    """Build a kernel; progress goes to the console, because it takes minutes."""
+    start = time.monotonic()
+    ok = subprocess.run(make("kernel", f"ARCH={arch}", f"VARIANT={variant}"), cwd=ROOT, check=False).returncode == 0
+    return suite.check(f"build {arch} {variant}", ok, f"{time.monotonic() - start:.0f} s")
+
+
+def boot(suite, name, arch, variant, job, want=guest.OK, cases=True, append="kunit.enable=0", **options):
+    """Boot and judge: every KTAP case of the job counts, and so does the end of the boot."""
+    title = f"{arch} {name}"
+    for _ in range(3):
+        result = guest.boot(guest.kernel_path(arch, variant, KVER), arch, job=job,
+                            append=f"{append} {measure.APPEND[arch]}",
+                            log=LOGS / f"{arch}-{name.replace(' ', '-')}.log", **options)
+        # The emulator's bug, see measure.APPEND; the kernel never executes that breakpoint on hardware.
+        if not any("Oops: int3" in splat for splat in result.splats):
+            break
+        print(f"{title}: QEMU ran a stale translation of patched code (int3), once more", flush=True)
+    for case in result.ktap if cases else ():
+        line = re.match(r"(not )?ok \d+ *-? *(.*)", case)
+        if line and "# SKIP" in line.group(2):
+            suite.skip(f"{title}: {line.group(2)}", "see the console")
+        elif line:
+            suite.check(f"{title}: {line.group(2)}", not line.group(1))
+    ok = result.exit_status == want
+    suite.check(f"{title}: console clean, ended as it should" if want == guest.OK else f"{title}: status {want}",
+                ok, f"{result.seconds:.0f} s")
+    if not ok:
+        print(result.report(), flush=True)
+    return result
+
+
+# ---- suites
+
+def style(suite):
+    src = tree()
+    rust = [f for d in ("rust", "mm", "samples", "verify/src", "verify/tests")
+            for f in sorted((ROOT / d).rglob("*.rs")) if "target" not in f.parts]
+    suite.command("rustfmt", "rustfmt", "--check", "--edition", "2021", "--config-path", src, *rust)
+    suite.check("clippy there (the debug images are built with it, warnings as errors)", shutil.which("clippy-driver"))
+    checkpatch = (src / "scripts/checkpatch.pl", "--strict", "--no-signoff", "--terse", "--quiet", f"--root={src}")
+    # A patch to some files says nothing about MAINTAINERS, which has a patch of its own.
+    for patch in sorted((ROOT / "patches").glob("*.patch")):
+        with patch.open(encoding="utf-8") as text:  # by name, it would be checked as a source file
+            suite.command(f"checkpatch {patch.name}", *checkpatch, "--ignore", "FILE_PATH_CHANGES,EMBEDDED_FILENAME",
+                          "-", stdin=text, cwd=LOGS)
+    files = [f for d in ("include", "arch", "mm", "tools/testing", "tools/meter") for f in sorted((ROOT / d).rglob("*"))
+             if f.suffix in (".c", ".h", ".S", ".rs")]
+    files += sorted((ROOT / "rust").rglob("*.rs")) + sorted((ROOT / "samples").rglob("*.rs"))
+    for f in files:
+        # The layout of TRACE_EVENT() is the tree's, not checkpatch's.
+        # And linux/x.h is where asm/x.h may be included.
+        ignore = "PARENTHESIS_ALIGNMENT,OPEN_ENDED_LINE" if "trace" in f.parts else "INCLUDE_LINUX"
+        suite.command(f"checkpatch {f.relative_to(ROOT)}", *checkpatch, "--ignore", ignore, "--file", f, cwd=LOGS)
+    missing = [str(f) for f in tracked() if "SPDX-License-Identifier: GPL-2.0" not in f.read_text(errors="replace")[:400]
+               and f.name != "series" and f.suffix not in (".patch", ".txt")]
+    suite.check("SPDX line on every file", not missing, " ".join(missing))
+
+
+def tracked():
+    p = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [ROOT / f for f in p.stdout.splitlines() if (ROOT / f).is_file()]
+
+
+def tools(suite):
+    suite.ktap("meter", sys.executable, "tools/meter/selftest.py")
+    suite.command("guest runner", sys.executable, "-m", "unittest", "-q", "tools/guest/test_guest.py")
+    suite.ktap("build tool errors", sys.executable, "tools/kernel/test_kernel.py")
+
+
+def verify(suite):
+    p = suite.command("build", "cargo", "test", "--no-run", "--release", cwd=ROOT / "verify")
+    if p.returncode:
+        return
+    p = subprocess.run(["cargo", "test", "--release"], cwd=ROOT / "verify", text=True,
+                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    for case, verdict in re.findall(r"^test (\S+)(?: - should panic)? \.\.\. (\w+)", p.stdout, re.M):
+        suite.check(case, verdict == "ok")
+    if p.returncode:
+        print(p.stdout[-4000:])
+
+
+def off(suite):
+    """With every option of ours off, the compiler must produce what it produces from stock."""
+    llvm = toolchain.find_llvm()[0]  # as in LLVM=: a directory, a suffix, or 1
+    objdump = f"{llvm}llvm-objdump" if llvm.endswith("/") else f"llvm-objdump{llvm if llvm != '1' else ''}"
+    for arch in ARCHES:
+        objects = OBJECTS["*"] + OBJECTS[arch]
+        tops = []
+        for variant in ("stock-objects", "off-objects"):
+            ok = subprocess.run([sys.executable, "tools/kernel/kernel.py", "build", "--arch", arch, "--variant", variant,
+                                 "--kver", KVER, "--objects", *objects], cwd=ROOT, check=False).returncode == 0
+            suite.check(f"{arch} build {variant}", ok)
+            tops.append(ROOT / "build" / KVER / f"{arch}-{variant}")
+        if suite.failed:
+            continue
+        for obj, what in compiled_out.differences(objdump, *tops, objects):
+            suite.check(f"{arch} {obj} as stock", what is None, what or "")
+
+
+def kunit(suite):
+    """The debug images run the suites at boot, on 4 CPUs; kunit.py reads the log."""
+    for arch in ARCHES:
+        if not kernel(suite, arch, "debug"):
+            continue
+        result = boot(suite, "kunit", arch, "debug", "true", cases=False, append="")
+        log = LOGS / f"{arch}-kunit.log"
+        # kunit.py gives the number of cases in its last line.
+        p = subprocess.run([sys.executable, "tools/testing/kunit/kunit.py", "parse", log], cwd=tree(), text=True,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        m = re.search(r"Ran (\d+) tests: (.*)", p.stdout)
+        counts = dict((k, int(n)) for k, n in re.findall(r"(\w+): (\d+)", m.group(2))) if m else {}
+        bad = counts.get("failed", 0) + counts.get("crashed", 0) + counts.get("errors", 0)
+        suite.passed += counts.get("passed", 0)
+        for name in ("rust_tlb_batch", "rust_doctests_kernel"):
+            suite.check(f"{arch} KUnit suite {name} ran", name in result.console)
+        ok = p.returncode == 0 and counts.get("passed", 0) > 0 and not bad
+        suite.check(f"{arch} kunit.py parse", ok, m.group(0) if m else "no summary")
+        if not ok:
+            print("\n".join(p.stdout.splitlines()[-40:]))
+
+
+PROGRAMS = """
+set -e
+echo {switch} > /proc/sys/vm/tlb_batch
+tlb_batch_thp_split --dir /mnt --thps 8
+tlb_batch_move_bench --pages 1024 --readers 2
+tlb_batch_stale_litmus --rounds {rounds} --expect-none
+"""
+OURS = """
+tlb_batch_mark --rounds 20 --expect-none
+tlb_batch_putback
+cat /dev/rust-tlb-batch > /dev/null 2>&1 || true
+dmesg | grep 'rust_tlb_batch: 512 pages'
+cat /sys/kernel/debug/tlb_batch/stats
+"""
+
+
+def programs(suite):
+    """The guest programs on the debug image: switch on and off, the oracle watching every access."""
+    for arch in ARCHES:
+        if not kernel(suite, arch, "debug"):
+            continue
+        for switch, rest in ((1, OURS), (0, "")):
+            boot(suite, f"programs tlb_batch={switch}", arch, "debug", PROGRAMS.format(switch=switch, rounds=200) + rest,
+                 disk="256M", oracle=True, timeout=900)
+        boot(suite, "litmus 1000 rounds", arch, "debug", "tlb_batch_stale_litmus --rounds 1000 --expect-none",
+             timeout=900)
+        boot(suite, "stress", arch, "debug", "tlb_batch_stress --seconds 30 --toggle", swap="256M", oracle=True,
+             timeout=900)
+
+
+def sabotage(suite):
+    """Each test fails when the hook that it is about is removed: here failing is passing."""
+    skip = "echo {} > /sys/kernel/debug/tlb_batch/skip_hook\n"
+    for arch in ARCHES:
+        if not kernel(suite, arch, "debug"):
+            continue
+        boot(suite, "no flush: litmus", arch, "debug",
+             "tlb_batch_stale_litmus --rounds 200 --skip flush --expect-stale 100", timeout=900)
+        boot(suite, "no mark: munmap race", arch, "debug",
+             "tlb_batch_mark --rounds 20 --skip mark --expect-stale 5", timeout=900)
+        # No reader that looks for it: the oracle alone must see the access.
+        result = boot(suite, "no flush: oracle", arch, "debug",
+                      skip.format("flush") + "tlb_batch_move_bench --pages 128 --readers 2 --touch || true",
+                      want=guest.ORACLE, cases=False, oracle=True, timeout=900)
+        suite.check(f"{arch} no flush: the oracle names the access",
+                    any(e.get("va") and e.get("state") == "FREE" for e in result.oracle_errors),
+                    json.dumps(result.oracle_errors[:1]))
+    if kernel(suite, "arm64", "debug"):
+        boot(suite, "no put-back flush", "arm64", "debug", "tlb_batch_putback --skip putback --expect-missing",
+             meter=True, timeout=900)
+
+
+def counts(suite):
+    """Counts are gates: what the work may cost on the release image, in executed instructions."""
+    for arch in ARCHES:
+        if not kernel(suite, arch, "release"):
+            continue
+        figures = measure.run(arch, guest.kernel_path(arch, "release", KVER), 3, True, log=LOGS / f"{arch}-counts.log")
+        for work, switches in figures.items():
+            was, now = switches[0].counts, switches[1].counts
+            for key, value in now.items():
+                most = measure.same(key, was[key], switches[1].units)
+                if arch == "arm64" and work == "split_anon":
+                    most = {"tlbi": 2, "dsb_ishst": 3, "dsb_ish": 3}[key]
+                if work == "split_mixed" and key == "tlbi":
+                    most = switches[1].runs + 2
+                suite.check(f"{arch} {work}: {measure.COUNTS[arch][key]}", value <= most,
+                            f"{value:.2f}, with the switch off {was[key]:.2f}, at most {most:.2f}")
+    if (ROOT / "build" / KVER / "arm64-release" / "Image").exists():
+        result = boot(suite, "neoverse-n1, no range TLBI", "arm64", "release",
+                      "tlb_batch_thp_split --thps 8 && tlb_batch_move_bench --pages 512", cpu="neoverse-n1", meter=True)
+        suite.check("arm64 neoverse-n1: no range TLBI was executed",
+                    result.records and not any(r["meter"]["tlbi_range"] for r in result.records if "region" in r))
+
+
+SUITES = {f.__name__: f for f in (style, tools, verify, off, counts, kunit, programs, sabotage)}
+
+
+def main():
+    names = sys.argv[1:] or os.environ.get("SUITE", "").split() or list(SUITES)
+    unknown = [n for n in names if n not in SUITES]
+    if unknown:
+        sys.exit(f"test.py: no suite {', '.join(unknown)}; there are {', '.join(SUITES)}")
+    subprocess.run(make("meter"), cwd=ROOT, check=True)
+    LOGS.mkdir(parents=True, exist_ok=True)
+    done = []
+    for name in names:
+        suite = Suite(name)
+        done.append(suite)
+        try:
+            SUITES[name](suite)
+        except (subprocess.CalledProcessError, SystemExit, guest.GuestError) as error:
+            suite.check(f"{name} ended early", False, str(error))
+        suite.done()
+
+    print("\nsummary")
+    for suite in done:
+        print(f"  {suite.name:12}{suite.passed:5} passed{len(suite.failed):5} failed{len(suite.skipped):5} skipped")
+        for name in suite.failed:
+            print(f"    failed: {name}")
+    passed, failed = sum(s.passed for s in done), sum(len(s.failed) for s in done)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
