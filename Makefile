@@ -69,7 +69,7 @@ boot: $(IMAGE) $(plugin)
 shell: $(IMAGE) $(plugin)
 	@$(GUEST) shell $(guest_options)
 
-run test bench: guest-tools
+run test bench: setup
 	@$(PYTHON) tools/$(if $(filter run,$@),report/run,$@/$@).py
 
 guest-tools:
