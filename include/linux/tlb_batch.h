@@ -8,11 +8,15 @@
 
 #include <linux/tlb_batch_types.h>
 
+struct task_struct;
+
 /* Why ranges are issued, or why their completion is waited for. */
 enum tlb_batch_reason {
 	TLB_BATCH_RMAP_END,	/* an rmap_one() callback ends: the mm may go away */
+	TLB_BATCH_MMS_FULL,	/* the same, and no more mms can be held */
 	TLB_BATCH_VA_OPEN,	/* a fault may fill the address once the PTL is dropped */
 	TLB_BATCH_OVERFLOW,	/* the array is full */
+	TLB_BATCH_UNLOCK,	/* reclaim is about to unlock the folio */
 	TLB_BATCH_PUT_BACK,	/* a cleared PTE is about to become valid again */
 	TLB_BATCH_FLUSH,	/* try_to_unmap_flush() */
 	NR_TLB_BATCH_REASONS,
@@ -23,14 +27,34 @@ enum tlb_batch_hook {
 	TLB_BATCH_HOOK_FLUSH,
 	TLB_BATCH_HOOK_MARK,
 	TLB_BATCH_HOOK_PUTBACK,
+	TLB_BATCH_HOOK_SYNC,
+	TLB_BATCH_HOOK_COVER,
+	TLB_BATCH_HOOK_GEN,
+	TLB_BATCH_HOOK_HOLD,
+	TLB_BATCH_HOOK_OPEN,
+	TLB_BATCH_HOOK_LOCK,
+	TLB_BATCH_HOOK_DIRTY,
+	TLB_BATCH_HOOK_ENOMEM,
+	TLB_BATCH_HOOK_FORK,
+	TLB_BATCH_HOOK_EXIT,
 	NR_TLB_BATCH_HOOKS,
 };
+
+#ifdef CONFIG_TLB_RS_FAULT_INJECTION
+bool tlb_batch_skip(enum tlb_batch_hook hook);
+#else
+static inline bool tlb_batch_skip(enum tlb_batch_hook hook)
+{
+	return false;
+}
+#endif /* CONFIG_TLB_RS_FAULT_INJECTION */
 
 #ifdef CONFIG_RUST_TLB_BATCH
 
 #include <linux/jump_label.h>
 #include <linux/mm_types.h>
 #include <linux/sched.h>
+#include <linux/string.h>
 #include <linux/tracepoint-defs.h>
 #include <asm/tlb_batch.h>
 
@@ -41,16 +65,22 @@ enum tlb_batch_hook {
 #define TLB_BATCH_RUN_MAX	512
 
 DECLARE_STATIC_KEY_TRUE(tlb_batch_key);
+DECLARE_STATIC_KEY_FALSE(tlb_batch_unbatched_key);
 DECLARE_TRACEPOINT(tlb_batch_add);
 
 /* mm/tlb_batch/tlb_batch_main.rs */
 void tlb_batch_add_slow(struct tlb_batch *batch, struct mm_struct *mm,
 			unsigned long start, unsigned long end);
+void tlb_batch_hold_slow(struct tlb_batch *batch, struct mm_struct *mm);
 void tlb_batch_issue_slow(struct tlb_batch *batch, enum tlb_batch_reason reason);
 void tlb_batch_flush_slow(struct tlb_batch *batch, enum tlb_batch_reason reason);
 
 /* mm/tlb_batch/tlb_batch_shim.c */
 void tlb_batch_arch_issue(struct mm_struct *mm, unsigned long start,
+			  unsigned long end);
+void tlb_batch_arch_issue_mm(struct mm_struct *mm);
+bool tlb_batch_arch_prefers_mm(unsigned long pages);
+bool tlb_batch_arch_flush(struct mm_struct *mm, unsigned long start,
 			  unsigned long end);
 void tlb_batch_arch_order(void);
 void tlb_batch_arch_sync(void);
@@ -60,15 +90,9 @@ void tlb_batch_do_trace_add(struct mm_struct *mm, unsigned long start,
 			    unsigned long end);
 
 #ifdef CONFIG_TLB_RS_FAULT_INJECTION
-bool tlb_batch_skip(enum tlb_batch_hook hook);
-void tlb_batch_delay(void);
+void tlb_batch_delay(enum tlb_batch_reason reason);
 #else
-static inline bool tlb_batch_skip(enum tlb_batch_hook hook)
-{
-	return false;
-}
-
-static inline void tlb_batch_delay(void)
+static inline void tlb_batch_delay(enum tlb_batch_reason reason)
 {
 }
 #endif /* CONFIG_TLB_RS_FAULT_INJECTION */
@@ -78,6 +102,16 @@ static __always_inline bool tlb_batch_enabled(void)
 	return static_branch_likely(&tlb_batch_key);
 }
 
+/*
+ * Whether a split is to flush each PTE by itself, as Linux did before splits were
+ * batched at all.  For comparison only.
+ */
+static __always_inline bool tlb_batch_unbatched(void)
+{
+	return IS_ENABLED(CONFIG_TLB_RS_BENCH) &&
+	       static_branch_unlikely(&tlb_batch_unbatched_key);
+}
+
 /**
  * tlb_batch_add - owe the invalidation of a run of PTEs
  * @batch: the current task's batch
@@ -85,9 +119,9 @@ static __always_inline bool tlb_batch_enabled(void)
  * @start: address of the first cleared PTE
  * @end: address behind the last cleared PTE
  *
- * When this returns the cleared PTEs are visible to every page table walker, so
- * that the caller may mark the mm (flush_tlb_batched_pending() of another CPU
- * must not flush before it can see the clear).
+ * Orders the clears before what follows, so that the caller may mark the mm: who
+ * sees the mark in flush_tlb_batched_pending() must not flush before it can see
+ * the clears.
  *
  * Context: the PTL that the PTEs were cleared under is held.
  * Return: false if vm.tlb_batch is 0: the caller flushes as it always did.
@@ -138,24 +172,48 @@ static inline void tlb_batch_issue(struct tlb_batch *batch,
 {
 	if (!tlb_batch_owed(batch))
 		return;
-	if (reason == TLB_BATCH_RMAP_END)
-		tlb_batch_delay();
+	tlb_batch_delay(reason);
 	tlb_batch_issue_slow(batch, reason);
+}
+
+/**
+ * tlb_batch_hold - keep what is owed of @mm until try_to_unmap_flush()
+ * @batch: the current task's batch
+ * @mm: address space whose rmap_one() callback ends
+ *
+ * The mm may exit from here on; a reference keeps it from being freed. Only for
+ * callers that let nobody fill the addresses before the flush: migration entries
+ * are there, or the folio stays locked and in its cache.
+ *
+ * Context: no spinlock held, @mm alive.
+ */
+static inline void tlb_batch_hold(struct tlb_batch *batch, struct mm_struct *mm)
+{
+	if (!tlb_batch_owed(batch))
+		return;
+	tlb_batch_delay(TLB_BATCH_RMAP_END);
+	if (batch->held[0] != mm && !tlb_batch_skip(TLB_BATCH_HOOK_HOLD))
+		tlb_batch_hold_slow(batch, mm);
 }
 
 /**
  * tlb_batch_flush - issue what is owed and wait until every CPU has done it
  * @batch: the current task's batch
  *
- * Context: process context, interrupts on.
+ * Also drops the references to the mms.
+ *
+ * Context: process context, interrupts on, no spinlock held.
  * Return: false if this task has owed nothing since the last flush.
  */
 static inline bool tlb_batch_flush(struct tlb_batch *batch)
 {
-	if (!batch->unsynced)
+	bool owed = batch->unsynced;
+
+	if (!owed && !batch->held[0])
 		return false;
+	tlb_batch_delay(TLB_BATCH_FLUSH);
 	tlb_batch_flush_slow(batch, TLB_BATCH_FLUSH);
-	return true;
+	return owed;
 }
 
 /**
@@ -178,17 +236,29 @@ static inline void tlb_batch_put_back(struct tlb_batch *batch)
 
 #define current_tlb_batch()	(&current->tlb_ubc.batch)
 
+/* The child owes nothing: its parent does, and has the references for that. */
+static inline void tlb_batch_fork(struct task_struct *child)
+{
+	if (!tlb_batch_skip(TLB_BATCH_HOOK_FORK))
+		memset(&child->tlb_ubc, 0, sizeof(child->tlb_ubc));
+}
+
+void tlb_batch_exit_slow(void);
+
+/* Whoever owes a flush pays before it returns; this is for an oops in between. */
+static inline void tlb_batch_exit(void)
+{
+	if (unlikely(current_tlb_batch()->unsynced || current_tlb_batch()->held[0]))
+		tlb_batch_exit_slow();
+}
+
 #else /* !CONFIG_RUST_TLB_BATCH */
 
 #define current_tlb_batch()	NULL
 #define tlb_batch_enabled()	false
+#define tlb_batch_unbatched()	false
 #define arch_tlb_batch_pte(pte)	(pte)
 #define TLB_BATCH_RUN_MAX	1
-
-static inline bool tlb_batch_skip(enum tlb_batch_hook hook)
-{
-	return false;
-}
 
 static inline bool tlb_batch_add(struct tlb_batch *batch, struct mm_struct *mm,
 				 unsigned long start, unsigned long end)
@@ -206,12 +276,24 @@ static inline void tlb_batch_issue(struct tlb_batch *batch,
 {
 }
 
+static inline void tlb_batch_hold(struct tlb_batch *batch, struct mm_struct *mm)
+{
+}
+
 static inline bool tlb_batch_flush(struct tlb_batch *batch)
 {
 	return false;
 }
 
 static inline void tlb_batch_put_back(struct tlb_batch *batch)
+{
+}
+
+static inline void tlb_batch_fork(struct task_struct *child)
+{
+}
+
+static inline void tlb_batch_exit(void)
 {
 }
 #endif /* CONFIG_RUST_TLB_BATCH */

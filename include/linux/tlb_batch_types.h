@@ -13,6 +13,13 @@ struct mm_struct;
  */
 #define TLB_BATCH_RANGES	8
 
+/*
+ * Address spaces that a task keeps from being freed because it owes something
+ * of them.  Less than TLB_BATCH_RANGES: what is owed of the held ones leaves
+ * room for the ranges of one folio.
+ */
+#define TLB_BATCH_MMS		4
+
 /* User addresses [start, end) of @mm whose PTEs have been cleared. */
 struct tlb_batch_range {
 	struct mm_struct *mm;
@@ -23,14 +30,18 @@ struct tlb_batch_range {
 /*
  * Owned by one task.  range[0..nr) is the TLB invalidation that the task owes
  * and has not issued yet, oldest first.  @unsynced says that an invalidation is
- * either in range[] or was issued without waiting for its completion.
+ * either in range[] or was issued without waiting for its completion; @issued
+ * that there is one of the latter.  @held are the mms with a reference (mmgrab())
+ * of the batch, the unused entries last and NULL.
  *
  * rust/kernel/mm/tlb_batch/ranges.rs has the same layout.
  */
 struct tlb_batch {
 	unsigned int nr;
 	bool unsynced;
+	bool issued;
 	struct tlb_batch_range range[TLB_BATCH_RANGES];
+	struct mm_struct *held[TLB_BATCH_MMS];
 };
 
 #endif /* _LINUX_TLB_BATCH_TYPES_H */

@@ -12,9 +12,12 @@
 
 use kernel::{
     bindings,
-    mm::tlb_batch::{
-        Reason,
-        TlbBatch, //
+    mm::{
+        tlb_batch::{
+            Reason,
+            TlbBatch, //
+        },
+        Mm, //
     },
     prelude::*, //
 };
@@ -24,7 +27,8 @@ use kernel::{
 /// # Safety
 ///
 /// - `batch` must be `current`'s.
-/// - `mm` and the address spaces in `batch` must stay alive until the batch is issued.
+/// - `mm` and the address spaces in `batch` must stay alive until the batch is issued, or until
+///   it holds them.
 #[export]
 unsafe extern "C" fn tlb_batch_add_slow(
     batch: *mut bindings::tlb_batch,
@@ -38,6 +42,24 @@ unsafe extern "C" fn tlb_batch_add_slow(
 
     // SAFETY: By this function's safety requirements.
     unsafe { batch.add_raw(mm, start, end) };
+}
+
+/// Keeps `mm` from being freed as long as `batch` owes something of it.
+///
+/// # Safety
+///
+/// - `batch` must be `current`'s, and the address spaces in it must be alive.
+/// - `mm` must be alive during the call.
+#[export]
+unsafe extern "C" fn tlb_batch_hold_slow(
+    batch: *mut bindings::tlb_batch,
+    mm: *mut bindings::mm_struct,
+) {
+    // SAFETY: By this function's safety requirements: a task's batch is only used by that task.
+    let batch = unsafe { TlbBatch::from_raw_mut(batch) };
+
+    // SAFETY: By this function's safety requirements; `Mm` is transparent over `mm_struct`.
+    batch.hold(unsafe { &*mm.cast::<Mm>() });
 }
 
 /// Issues what `batch` owes, without waiting for it.
@@ -58,12 +80,21 @@ unsafe extern "C" fn tlb_batch_issue_slow(
 ///
 /// # Safety
 ///
-/// `batch` must be `current`'s, and the address spaces in it must be alive. Interrupts must be on.
+/// - `batch` must be `current`'s, and the address spaces in it must be alive.
+/// - Interrupts must be on.
+/// - The caller must not hold a spinlock, unless `reason` is `TLB_BATCH_PUT_BACK`: all others let
+///   go of the address spaces.
 #[export]
 unsafe extern "C" fn tlb_batch_flush_slow(
     batch: *mut bindings::tlb_batch,
     reason: bindings::tlb_batch_reason,
 ) {
     // SAFETY: By this function's safety requirements: a task's batch is only used by that task.
-    unsafe { TlbBatch::from_raw_mut(batch) }.flush(Reason::from_raw(reason));
+    let batch = unsafe { TlbBatch::from_raw_mut(batch) };
+    let reason = Reason::from_raw(reason);
+
+    batch.flush(reason);
+    if reason != Reason::PutBack {
+        batch.release();
+    }
 }

@@ -8,6 +8,7 @@
 #include <linux/delay.h>
 #include <linux/init.h>
 #include <linux/mm.h>
+#include <linux/mutex.h>
 #include <linux/percpu.h>
 #include <linux/seq_file.h>
 #include <linux/string.h>
@@ -15,10 +16,13 @@
 #include <linux/tlb_batch.h>
 #include <linux/uaccess.h>
 
+#include "../internal.h"
+
 #define CREATE_TRACE_POINTS
 #include <trace/events/tlb_batch.h>
 
 DEFINE_STATIC_KEY_TRUE(tlb_batch_key);
+DEFINE_STATIC_KEY_FALSE(tlb_batch_unbatched_key);
 
 struct tlb_batch_stats {
 	unsigned long ranges[NR_TLB_BATCH_REASONS];
@@ -38,14 +42,46 @@ void tlb_batch_arch_issue(struct mm_struct *mm, unsigned long start,
 {
 	if (tlb_batch_skip(TLB_BATCH_HOOK_FLUSH))
 		return;
-	arch_tlb_batch_issue(&current->tlb_ubc.arch, mm, start, end);
+	if (tlb_batch_skip(TLB_BATCH_HOOK_COVER))
+		end -= PAGE_SIZE;
+	if (start < end)
+		arch_tlb_batch_issue(&current->tlb_ubc.arch, mm, start, end);
 }
 EXPORT_SYMBOL_GPL(tlb_batch_arch_issue);
+
+void tlb_batch_arch_issue_mm(struct mm_struct *mm)
+{
+	if (tlb_batch_skip(TLB_BATCH_HOOK_FLUSH))
+		return;
+	arch_tlb_batch_issue_mm(&current->tlb_ubc.arch, mm);
+}
+EXPORT_SYMBOL_GPL(tlb_batch_arch_issue_mm);
+
+bool tlb_batch_arch_prefers_mm(unsigned long pages)
+{
+	return arch_tlb_batch_prefers_mm(pages);
+}
+EXPORT_SYMBOL_GPL(tlb_batch_arch_prefers_mm);
+
+bool tlb_batch_arch_flush(struct mm_struct *mm, unsigned long start,
+			  unsigned long end)
+{
+	/* Not what a test without this hook is about: let it do both steps. */
+	if (tlb_batch_skip(TLB_BATCH_HOOK_FLUSH) ||
+	    tlb_batch_skip(TLB_BATCH_HOOK_SYNC) ||
+	    tlb_batch_skip(TLB_BATCH_HOOK_GEN) ||
+	    !arch_tlb_batch_flush(&current->tlb_ubc.arch, mm, start, end))
+		return false;
+	count_vm_event(TLB_BATCH_SYNCS);
+	return true;
+}
+EXPORT_SYMBOL_GPL(tlb_batch_arch_flush);
 
 void tlb_batch_arch_sync(void)
 {
 	count_vm_event(TLB_BATCH_SYNCS);
-	if (tlb_batch_skip(TLB_BATCH_HOOK_FLUSH))
+	if (tlb_batch_skip(TLB_BATCH_HOOK_FLUSH) ||
+	    tlb_batch_skip(TLB_BATCH_HOOK_SYNC))
 		return;
 	arch_tlbbatch_flush(&current->tlb_ubc.arch);
 }
@@ -70,20 +106,58 @@ void tlb_batch_do_trace_add(struct mm_struct *mm, unsigned long start,
 	trace_tlb_batch_add(mm, start, end);
 }
 
+void tlb_batch_exit_slow(void)
+{
+	if (tlb_batch_skip(TLB_BATCH_HOOK_EXIT))
+		return;
+	WARN_ONCE(1, "task exits with an owed TLB flush\n");
+	try_to_unmap_flush();
+}
+
+static int tlb_batch_mode = 1;
+
+/* What is owed when the switch changes is flushed all the same. */
+static int tlb_batch_sysctl(const struct ctl_table *table, int write,
+			    void *buffer, size_t *lenp, loff_t *ppos)
+{
+	static DEFINE_MUTEX(lock);
+	int ret;
+
+	guard(mutex)(&lock);
+	ret = proc_dointvec_minmax(table, write, buffer, lenp, ppos);
+	if (ret || !write)
+		return ret;
+
+	if (tlb_batch_mode > 0)
+		static_branch_enable(&tlb_batch_key);
+	else
+		static_branch_disable(&tlb_batch_key);
+	if (tlb_batch_mode < 0)
+		static_branch_enable(&tlb_batch_unbatched_key);
+	else
+		static_branch_disable(&tlb_batch_unbatched_key);
+	return 0;
+}
+
 static const struct ctl_table tlb_batch_sysctl_table[] = {
 	{
 		.procname	= "tlb_batch",
-		.data		= &tlb_batch_key.key,
-		.maxlen		= sizeof(tlb_batch_key),
+		.data		= &tlb_batch_mode,
+		.maxlen		= sizeof(tlb_batch_mode),
 		.mode		= 0644,
-		.proc_handler	= proc_do_static_key,
+		.proc_handler	= tlb_batch_sysctl,
+		.extra1		= IS_ENABLED(CONFIG_TLB_RS_BENCH) ?
+				  SYSCTL_NEG_ONE : SYSCTL_ZERO,
+		.extra2		= SYSCTL_ONE,
 	},
 };
 
 static const char * const tlb_batch_reason_names[] = {
 	[TLB_BATCH_RMAP_END]	= "rmap_end",
+	[TLB_BATCH_MMS_FULL]	= "mms_full",
 	[TLB_BATCH_VA_OPEN]	= "va_open",
 	[TLB_BATCH_OVERFLOW]	= "overflow",
+	[TLB_BATCH_UNLOCK]	= "unlock",
 	[TLB_BATCH_PUT_BACK]	= "put_back",
 	[TLB_BATCH_FLUSH]	= "flush",
 };
@@ -116,10 +190,21 @@ static const char * const tlb_batch_hook_names[] = {
 	[TLB_BATCH_HOOK_FLUSH]		= "flush",
 	[TLB_BATCH_HOOK_MARK]		= "mark",
 	[TLB_BATCH_HOOK_PUTBACK]	= "putback",
+	[TLB_BATCH_HOOK_SYNC]		= "sync",
+	[TLB_BATCH_HOOK_COVER]		= "cover",
+	[TLB_BATCH_HOOK_GEN]		= "gen",
+	[TLB_BATCH_HOOK_HOLD]		= "hold",
+	[TLB_BATCH_HOOK_OPEN]		= "open",
+	[TLB_BATCH_HOOK_LOCK]		= "lock",
+	[TLB_BATCH_HOOK_DIRTY]		= "dirty",
+	[TLB_BATCH_HOOK_ENOMEM]		= "enomem",
+	[TLB_BATCH_HOOK_FORK]		= "fork",
+	[TLB_BATCH_HOOK_EXIT]		= "exit",
 };
 
 static unsigned long tlb_batch_skipped;
 static u32 tlb_batch_delay_us;
+static u32 tlb_batch_flush_delay_us;
 
 /* True if a test asked for the kernel to be wrong in this place. */
 bool tlb_batch_skip(enum tlb_batch_hook hook)
@@ -127,14 +212,35 @@ bool tlb_batch_skip(enum tlb_batch_hook hook)
 	return unlikely(READ_ONCE(tlb_batch_skipped) & BIT(hook));
 }
 
-/* Widens the window between the end of the page table walk and the issue. */
-void tlb_batch_delay(void)
+/*
+ * Widens the windows between the end of a page table walk and the issue, and
+ * between the last walk and the flush.
+ */
+void tlb_batch_delay(enum tlb_batch_reason reason)
 {
-	u32 us = READ_ONCE(tlb_batch_delay_us);
+	u32 us = 0;
 
+	if (reason == TLB_BATCH_RMAP_END)
+		us = READ_ONCE(tlb_batch_delay_us);
+	else if (reason == TLB_BATCH_FLUSH)
+		us = READ_ONCE(tlb_batch_flush_delay_us);
 	if (us)
 		fsleep(us);
 }
+
+/* What the reading task owes itself. */
+static int current_show(struct seq_file *m, void *unused)
+{
+	struct tlb_batch *batch = current_tlb_batch();
+	int held = 0;
+
+	while (held < TLB_BATCH_MMS && batch->held[held])
+		held++;
+	seq_printf(m, "ranges %u\nheld %d\nunsynced %d\n", batch->nr, held,
+		   batch->unsynced);
+	return 0;
+}
+DEFINE_SHOW_ATTRIBUTE(current);
 
 static int skip_hook_show(struct seq_file *m, void *unused)
 {
@@ -188,7 +294,9 @@ static const struct file_operations skip_hook_fops = {
 static void __init fault_injection_init(struct dentry *dir)
 {
 	debugfs_create_file("skip_hook", 0600, dir, NULL, &skip_hook_fops);
+	debugfs_create_file("current", 0400, dir, NULL, &current_fops);
 	debugfs_create_u32("delay_us", 0600, dir, &tlb_batch_delay_us);
+	debugfs_create_u32("flush_delay_us", 0600, dir, &tlb_batch_flush_delay_us);
 }
 #else
 static inline void fault_injection_init(struct dentry *dir)

@@ -14,9 +14,7 @@ import sys
 import measure
 from measure import COUNTS, ROOT, WORK
 
-# Most that one unit of the work may cost on arm64. The split's own floor is 1 TLBI, 1 DSB ISHST, 1 DSB ISH.
-LIMITS = {"split_anon": {"tlbi": 2, "dsb_ishst": 3, "dsb_ish": 3}}
-TIME_LIMIT = {"split_anon": 0.4}
+TIME_LIMIT = {"split_anon": 0.33}
 PAIRS = 9
 
 
@@ -24,14 +22,6 @@ def make(*words):
     status = subprocess.run(["make", "-C", str(ROOT), "--no-print-directory", *words], check=False).returncode
     if status:
         sys.exit(status)
-
-
-def limit(arch, work, key, stock, runs):
-    """What tlb-rs must not exceed in this cell, and never more than stock."""
-    most = LIMITS.get(work, {}).get(key, stock)
-    if work == "split_mixed" and key == "tlbi":
-        most = runs + 2
-    return min(most, stock) if arch == "arm64" else stock
 
 
 def table(arch, stock, ours):
@@ -50,8 +40,8 @@ def table(arch, stock, ours):
         row += "   " + "".join(f"{new.counts[k]:{width + 2}.2f}" for k in keys)
         lines.append(f"{name:34}{row}")
         for k in keys:
-            most = limit(arch, work, k, base.counts[k], new.runs)
-            if new.counts[k] > (measure.same(k, most, new.units) if most == base.counts[k] else most):
+            most = measure.limit(arch, work, k, base.counts[k], new)
+            if new.counts[k] > most:
                 over.append(f"{name}: {COUNTS[arch][k]} {new.counts[k]:.2f}, at most {most:.2f}")
     return lines, over
 

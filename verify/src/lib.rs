@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The kernel's pure logic, compiled on the host from the kernel's own files.
+//!
+//! `tests/tlb_batch.rs` checks it under any sequence of operations, `tests/owed.rs` what the
+//! compiler has to refuse. The other tests check the rules by which the kernel uses it, in models:
+//! `ordering.rs` and `generation.rs` what other CPUs see, `lifetime.rs` who holds what. The
+//! barriers are checked against Arm's memory model by `litmus/run.py`.
 
 /// Stands where the kernel crate has `kernel::mm::tlb_batch`.
 #[path = "."]

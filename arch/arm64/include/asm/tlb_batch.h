@@ -9,13 +9,22 @@
 #define ARCH_TLB_BATCH_BBM	1
 
 /*
- * Cleared PTEs must be visible to all walkers before the mm is marked, and
- * before the ASID is read for the invalidation: a CPU that rolls the ASID over
- * in between must not refill its TLB from the old PTE under the new number.
+ * Without range operations each page is a TLBI. From this many on one TLBI of the
+ * ASID is cheaper, as __flush_tlb_range() assumes for one contiguous range (it
+ * calls flush_tlb_mm() from a page table's worth of pages on): the mm refills at
+ * most as many entries as its TLBs hold, and each TLBI by VA is a broadcast.
+ * With range operations the few ranges of a batch are never worth all entries.
+ */
+#define TLB_BATCH_ASID_PAGES	PTRS_PER_PTE
+
+/*
+ * Whoever sees the mark of the mm must see the cleared PTEs, too. For that a DMB
+ * is enough; the DSB that a TLBI needs is executed when the range is issued. Both
+ * are proved by the litmus tests in verify/litmus (H3-dmb-ishst, issue-dsb-ishst).
  */
 static __always_inline void arch_tlb_batch_order(void)
 {
-	dsb(ishst);
+	dmb(ishst);
 }
 
 /*
@@ -27,15 +36,54 @@ static inline pte_t arch_tlb_batch_pte(pte_t pte)
 	return pte_mknoncont(pte);
 }
 
-/* Everything batched is a page-level entry, so the leaf level is known. */
+/*
+ * A range operation covers an even number of pages and with LPA2 it starts at a
+ * multiple of 64 KiB: __flush_tlb_range() takes one TLBI for each page in front
+ * and behind. From this many pages on they are rounded up instead: up to 15
+ * neighbours are walked once more, if they are in use at all, which costs less
+ * than to broadcast as many operations. Fewer pages stay what they were.
+ */
+#define TLB_BATCH_ROUND_PAGES	4
+
+/*
+ * Everything batched is a page-level entry, so the leaf level is known. The DSB
+ * ISHST in here is executed before the ASID is read: a CPU that rolls the ASID
+ * over must not refill its TLB from the old PTE under the new number.
+ */
 static inline void arch_tlb_batch_issue(struct arch_tlbflush_unmap_batch *batch,
 					struct mm_struct *mm,
 					unsigned long start, unsigned long end)
 {
 	struct vm_area_struct vma = { .vm_mm = mm, .vm_flags = 0 };
 
+	if (system_supports_tlb_range() &&
+	    end - start >= TLB_BATCH_ROUND_PAGES * PAGE_SIZE) {
+		if (lpa2_is_enabled())
+			start = ALIGN_DOWN(start, SZ_64K);
+		end = start + ALIGN(end - start, 2 * PAGE_SIZE);
+	}
 	__flush_tlb_range(&vma, start, end, PAGE_SIZE, 3,
-			  TLBF_NOWALKCACHE | TLBF_NOSYNC | TLBF_PTES_VISIBLE);
+			  TLBF_NOWALKCACHE | TLBF_NOSYNC);
+}
+
+static inline bool arch_tlb_batch_prefers_mm(unsigned long pages)
+{
+	return !system_supports_tlb_range() && pages >= TLB_BATCH_ASID_PAGES;
+}
+
+/* Waits, too: the price of not writing TLBI ASIDE1IS a second time. */
+static inline void arch_tlb_batch_issue_mm(struct arch_tlbflush_unmap_batch *batch,
+					   struct mm_struct *mm)
+{
+	flush_tlb_mm(mm);
+}
+
+/* Issue and wait are two instructions anyway. */
+static inline bool arch_tlb_batch_flush(struct arch_tlbflush_unmap_batch *batch,
+					struct mm_struct *mm,
+					unsigned long start, unsigned long end)
+{
+	return false;
 }
 
 #endif /* _ASM_ARM64_TLB_BATCH_H */

@@ -23,14 +23,46 @@ static inline pte_t arch_tlb_batch_pte(pte_t pte)
 #ifndef MODULE
 /*
  * The generation must be advanced before the cpumask is read, so that a CPU that
- * loads the mm later flushes by itself.  The flush is of whole address spaces:
- * the range is not needed.
+ * loads the mm later flushes by itself.  The flush is of whole address spaces,
+ * hence one generation for all ranges of one.  With INVLPGB the flush is of
+ * every ASID on every CPU, which does without both.
  */
+static inline void arch_tlb_batch_issue_mm(struct arch_tlbflush_unmap_batch *batch,
+					   struct mm_struct *mm)
+{
+	if (tlb_batch_skip(TLB_BATCH_HOOK_GEN)) {
+		cpumask_or(&batch->cpumask, &batch->cpumask, mm_cpumask(mm));
+		return;
+	}
+	arch_tlbbatch_add_pending(batch, mm, 0, TLB_FLUSH_ALL);
+}
+
 static inline void arch_tlb_batch_issue(struct arch_tlbflush_unmap_batch *batch,
 					struct mm_struct *mm,
 					unsigned long start, unsigned long end)
 {
-	arch_tlbbatch_add_pending(batch, mm, start, end);
+	arch_tlb_batch_issue_mm(batch, mm);
+}
+
+static inline bool arch_tlb_batch_prefers_mm(unsigned long pages)
+{
+	return true;
+}
+
+/*
+ * Pages of one mm: the same generation and the same round of interrupts, and the
+ * CPUs invalidate single pages if there are few, or INVLPGB does it for a global ASID.
+ */
+static inline bool arch_tlb_batch_flush(struct arch_tlbflush_unmap_batch *batch,
+					struct mm_struct *mm,
+					unsigned long start, unsigned long end)
+{
+	/* Something was added while vm.tlb_batch was 0. */
+	if (!cpumask_empty(&batch->cpumask) ||
+	    (cpu_feature_enabled(X86_FEATURE_INVLPGB) && batch->unmapped_pages))
+		return false;
+	flush_tlb_mm_range(mm, start, end, PAGE_SHIFT, false);
+	return true;
 }
 #endif /* !MODULE: <asm/tlbflush.h> keeps the batch from modules */
 

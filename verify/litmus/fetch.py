@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Put Debian's herd7 into the cache, where run.py finds it, and print its path.
+
+Nothing is installed: the packages are downloaded as the kernel source is, and unpacked with the C
+library that they were built for, because the machine's may be older.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools/kernel"))
+import source  # noqa: E402
+from common import CACHE, Fail, lock, need_space  # noqa: E402
+
+HERD7 = CACHE / "herd7/herd7"
+PACKAGES = ("herdtools7", "libc6", "libgmp10")
+WRAPPER = """#!/bin/sh
+root=$(dirname "$0")/root
+lib=$(echo "$root"/usr/lib/*-linux-gnu*)
+exec "$lib"/ld-linux-*.so.* --library-path "$lib" "$root/usr/bin/herd7" \\
+\t-set-libdir "$root/usr/share/herdtools7/herd" "$@"
+"""
+
+
+def fetch():
+    with lock(CACHE / "lock", "download"):
+        if HERD7.exists():
+            return
+        apt = source.private_apt()
+        if not apt or not apt.versions(PACKAGES[0]):
+            raise Fail(f"no suite that this machine reaches has {PACKAGES[0]}")
+        need_space(CACHE, 1, PACKAGES[0])
+        root = HERD7.parent / "root"
+        shutil.rmtree(root, ignore_errors=True)
+        root.mkdir(parents=True)
+        for package in PACKAGES:
+            deb = apt.download(package, apt.versions(package)[0], CACHE / "download")
+            if subprocess.run(["dpkg-deb", "-x", deb, root], check=False).returncode:
+                raise Fail(f"unpacking {deb} failed (the message is above)")
+            deb.unlink()
+        tmp = HERD7.with_suffix(".tmp")
+        tmp.write_text(WRAPPER, encoding="ascii")
+        tmp.chmod(0o755)
+        tmp.rename(HERD7)
+
+
+if __name__ == "__main__":
+    try:
+        fetch()
+    except Fail as e:
+        sys.exit(f"fetch.py: {e}")
+    print(HERD7)
