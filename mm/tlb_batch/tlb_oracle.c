@@ -8,6 +8,8 @@
 #include <linux/mm.h>
 #include <linux/tlb_oracle.h>
 
+#include "tlb_secondary.h"
+
 #ifdef CONFIG_ARM64
 #define ORACLE_FREE	"hint #103"
 #define ORACLE_LIVE	"hint #104"
@@ -30,6 +32,7 @@
 
 void arch_free_page(struct page *page, int order)
 {
+	tlb_secondary_free(page_to_pfn(page), order);
 	oracle_declare(ORACLE_FREE, page, order);
 }
 

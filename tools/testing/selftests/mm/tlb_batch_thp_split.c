@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Splits PTE-mapped 2 MiB THPs through debugfs and checks that nobody sees
+ * Splits PTE-mapped THPs (2 MiB with 4 KiB pages) through debugfs and checks that nobody sees
  * anything but the old contents. The write to split_huge_pages is a measured
  * region: what it costs in TLB maintenance is the point of the TLB batch.
  *
@@ -31,7 +31,7 @@ static int pairs;
 static int nr_readers;
 static bool touch;
 static const char *ext4_dir = "/mnt";
-static size_t psize;
+static size_t psize, thp_size, thp_pages;
 static int split_fd = -1;
 static struct tlb_rs_readers readers;
 
@@ -59,7 +59,7 @@ static size_t count_thps(const char *base)
 	size_t i, n = 0;
 
 	for (i = 0; i < nr_thps; i++)
-		n += tlb_rs_is_folio(base + i * SZ_2M, THP_PAGES);
+		n += tlb_rs_is_folio(base + i * thp_size, thp_pages);
 	return n;
 }
 
@@ -80,11 +80,11 @@ static void free_range(char *base, size_t len)
 /* PTE-mapped THPs with the given contents, or NULL with a message. */
 static char *make_thps(__u64 seed)
 {
-	size_t len = nr_thps * SZ_2M;
+	size_t len = nr_thps * thp_size;
 	size_t i, n;
 	char *base;
 
-	base = tlb_rs_mmap(len, SZ_2M);
+	base = tlb_rs_mmap(len, thp_size);
 	if (madvise(base, len, MADV_HUGEPAGE)) {
 		ksft_print_msg("MADV_HUGEPAGE: %s\n", strerror(errno));
 		goto fail;
@@ -97,7 +97,7 @@ static char *make_thps(__u64 seed)
 		goto fail;
 	}
 	for (i = 0; i < nr_thps; i++) {
-		char *second = base + i * SZ_2M + psize;
+		char *second = base + i * thp_size + psize;
 
 		if (mprotect(second, psize, PROT_READ) ||
 		    mprotect(second, psize, PROT_READ | PROT_WRITE)) {
@@ -120,12 +120,12 @@ fail:
 /* After a split: small pages only, each in the frame it had before. */
 static bool check_split(const char *base, const __u64 *pfn)
 {
-	size_t len = nr_thps * SZ_2M;
+	size_t len = nr_thps * thp_size;
 	size_t large = count_large_pages(base, len);
 	size_t i, moved = 0;
 
 	for (i = 0; i < nr_thps; i++)
-		moved += tlb_rs_pfn(base + i * SZ_2M + 5 * psize) != pfn[i] + 5;
+		moved += tlb_rs_pfn(base + i * thp_size + 5 * psize) != pfn[i] + 5;
 	if (large || moved)
 		ksft_print_msg("%zu pages still in THPs, %zu THPs elsewhere\n",
 			       large, moved);
@@ -137,7 +137,7 @@ static void note_frames(const char *base, __u64 *pfn)
 	size_t i;
 
 	for (i = 0; i < nr_thps; i++)
-		pfn[i] = tlb_rs_pfn(base + i * SZ_2M);
+		pfn[i] = tlb_rs_pfn(base + i * thp_size);
 }
 
 static bool check_contents(const char *who, const char *base, size_t len, __u64 seed)
@@ -173,7 +173,7 @@ static int page_class(size_t i)
 
 static bool mix_attributes(char *base)
 {
-	size_t len = nr_thps * SZ_2M;
+	size_t len = nr_thps * thp_size;
 	size_t off, dirty = 0;
 	long clean_kb;
 	int status;
@@ -186,7 +186,7 @@ static bool mix_attributes(char *base)
 		return false;
 
 	for (off = 0; off < len; off += psize) {
-		if (page_class(off % SZ_2M / psize) > 0)
+		if (page_class(off % thp_size / psize) > 0)
 			__atomic_fetch_or(base + off, 0, __ATOMIC_RELAXED);
 	}
 	if (madvise(base, len, MADV_FREE)) {
@@ -194,7 +194,7 @@ static bool mix_attributes(char *base)
 		return false;
 	}
 	for (off = 0; off < len; off += psize) {
-		if (page_class(off % SZ_2M / psize) > 1) {
+		if (page_class(off % thp_size / psize) > 1) {
 			__atomic_fetch_or(base + off, 0, __ATOMIC_RELAXED);
 			dirty += psize;
 		}
@@ -214,14 +214,14 @@ static size_t count_runs(void)
 {
 	size_t i, runs = 1;
 
-	for (i = 1; i < THP_PAGES; i++)
+	for (i = 1; i < thp_pages; i++)
 		runs += page_class(i) != page_class(i - 1);
 	return runs;
 }
 
 static bool split_anon_once(const char *name, bool mixed)
 {
-	size_t len = nr_thps * SZ_2M;
+	size_t len = nr_thps * thp_size;
 	struct tlb_rs_counters c;
 	__u64 *pfn;
 	char extra[80];
@@ -290,7 +290,7 @@ static int shared_child(int nr, char *base, size_t len, int ready, int go)
 
 static bool split_shared4(void)
 {
-	size_t len = nr_thps * SZ_2M;
+	size_t len = nr_thps * thp_size;
 	int ready[2], go[2], i, status;
 	struct tlb_rs_counters c;
 	pid_t pid[NR_CHILDREN];
@@ -356,12 +356,12 @@ static bool split_shared4(void)
 /* Fills a file with write(2), in pieces that fit large folios. */
 static bool fill_file(int fd, size_t len, __u64 seed)
 {
-	char *buf = tlb_rs_mmap(len, SZ_2M);
+	char *buf = tlb_rs_mmap(len, thp_size);
 	size_t off;
 
 	tlb_rs_fill(buf, len, seed);
-	for (off = 0; off < len; off += SZ_2M) {
-		if (write(fd, buf + off, SZ_2M) != (ssize_t)SZ_2M) {
+	for (off = 0; off < len; off += thp_size) {
+		if (write(fd, buf + off, thp_size) != (ssize_t)thp_size) {
 			ksft_print_msg("write: %s\n", strerror(errno));
 			break;
 		}
@@ -379,8 +379,8 @@ static char *map_odd(int fd, size_t len, int prot, char **res, size_t *res_len)
 	size_t off;
 	char *base;
 
-	*res_len = len + SZ_2M;
-	*res = tlb_rs_mmap(*res_len, SZ_2M);
+	*res_len = len + thp_size;
+	*res = tlb_rs_mmap(*res_len, thp_size);
 	base = mmap(*res + psize, len, prot, MAP_SHARED | MAP_FIXED, fd, 0);
 	if (base == MAP_FAILED)
 		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
@@ -395,7 +395,7 @@ static char *map_odd(int fd, size_t len, int prot, char **res, size_t *res_len)
 
 static int split_file_common(const char *name, const char *path, bool writable)
 {
-	size_t len = nr_thps * SZ_2M, res_len, large, left;
+	size_t len = nr_thps * thp_size, res_len, large, left;
 	int prot = PROT_READ | (writable ? PROT_WRITE : 0);
 	struct tlb_rs_counters c;
 	int ret = KSFT_FAIL;
@@ -417,7 +417,7 @@ static int split_file_common(const char *name, const char *path, bool writable)
 
 	base = map_odd(fd, len, prot, &res, &res_len);
 	large = count_large_pages(base, len);
-	if (large < THP_PAGES) {
+	if (large < thp_pages) {
 		ksft_print_msg("%zu pages of large folios\n", large);
 		ret = KSFT_SKIP;
 		goto unmap;
@@ -549,6 +549,7 @@ int main(int argc, char **argv)
 	int opt, val, ret;
 	bool has_switch;
 	size_t i;
+	char size[32];
 
 	ksft_print_header();
 	while ((opt = getopt_long(argc, argv, "v:t:p:r:Td:h", options, NULL)) != -1) {
@@ -589,9 +590,10 @@ int main(int argc, char **argv)
 		wanted = (1U << ARRAY_SIZE(variants)) - 1;
 
 	psize = getpagesize();
-	if (psize * THP_PAGES != SZ_2M)
-		ksft_exit_skip("needs 4 KiB pages\n");
-	if (!tlb_rs_thp_available())
+	if (!tlb_rs_read_file(THP_SYSFS "hpage_pmd_size", size, sizeof(size)))
+		thp_size = strtoul(size, NULL, 10);
+	thp_pages = thp_size / psize;
+	if (!thp_size || !tlb_rs_thp_available())
 		ksft_exit_skip("no transparent huge pages\n");
 	split_fd = open(SPLIT_FILE, O_WRONLY | O_CLOEXEC);
 	if (split_fd < 0)

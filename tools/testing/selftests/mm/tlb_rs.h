@@ -328,6 +328,8 @@ static inline void tlb_rs_json_region(const char *region, const char *extra,
 #define PM_SWAP			0x4000000000000000ULL
 #define PM_PFN_MASK		0x007fffffffffffffULL
 
+#define KPF_DIRTY		4
+#define KPF_SWAPCACHE		13
 #define KPF_COMPOUND_HEAD	15
 #define KPF_COMPOUND_TAIL	16
 #define KPF_THP			22
@@ -692,6 +694,119 @@ static inline long tlb_rs_number(const char *arg, long min, long max)
 	if (errno || end == arg || *end || val < min || val > max)
 		ksft_exit_fail_msg("'%s' is not a number from %ld to %ld\n", arg, min, max);
 	return val;
+}
+
+/* How many of @nr pages from @base on have @bit (PM_...) in their pagemap entry. */
+static inline size_t tlb_rs_count_pagemap(const char *base, size_t nr, __u64 bit)
+{
+	size_t i, n = 0;
+
+	for (i = 0; i < nr; i++)
+		n += !!(tlb_rs_pagemap(base + i * getpagesize()) & bit);
+	return n;
+}
+
+/* One line of /proc/vmstat, or -1 where there is none. */
+static inline long long tlb_rs_vmstat_read(const char *want)
+{
+	long long val, ret = -1;
+	char name[64];
+	FILE *f;
+
+	f = fopen("/proc/vmstat", "r");
+	if (!f)
+		return -1;
+	while (ret < 0 && fscanf(f, "%63s %lld", name, &val) == 2) {
+		if (!strcmp(name, want))
+			ret = val;
+	}
+	fclose(f);
+	return ret;
+}
+
+/*
+ * Puts the pages that still wait in a per-CPU batch onto their LRU list:
+ * reclaim and migration find no others. Drops the clean page cache, too.
+ */
+static inline void tlb_rs_drain_lru(void)
+{
+	tlb_rs_write_file("/proc/sys/vm/drop_caches", "1");
+}
+
+/*
+ * Fault injection: removes several hooks, their names separated by commas. Call
+ * it with string constants and options only: the list is taken apart in a copy.
+ */
+static inline bool tlb_rs_skip_hooks(const char *hooks)
+{
+	char list[128];
+	char *hook, *rest;
+
+	snprintf(list, sizeof(list), "%s", hooks);
+	for (hook = strtok_r(list, ",", &rest); hook; hook = strtok_r(NULL, ",", &rest)) {
+		if (!tlb_rs_skip_hook(hook))
+			return false;
+	}
+	return true;
+}
+
+/* Fault injection: windows (TLB_BATCH_DELAY, TLB_BATCH_FLUSH_DELAY) open until exit. */
+#define TLB_BATCH_FLUSH_DELAY	DEBUGFS "tlb_batch/flush_delay_us"
+
+static inline void tlb_rs_delay_none(void)
+{
+	tlb_rs_write_file(TLB_BATCH_DELAY, "0");
+	tlb_rs_write_file(TLB_BATCH_FLUSH_DELAY, "0");
+}
+
+static inline bool tlb_rs_delay(const char *path, long us)
+{
+	static bool registered;
+	char buf[32];
+
+	snprintf(buf, sizeof(buf), "%ld", us);
+	if (tlb_rs_write_file(path, buf))
+		return false;
+	if (!registered) {
+		atexit(tlb_rs_delay_none);
+		registered = true;
+	}
+	return true;
+}
+
+/* What the calling task owes; all zero when no flush is outstanding. */
+#define TLB_BATCH_CURRENT	DEBUGFS "tlb_batch/current"
+
+struct tlb_rs_owed {
+	int ranges;
+	int held;
+	int unsynced;
+};
+
+static inline bool tlb_rs_owed(struct tlb_rs_owed *owed)
+{
+	char buf[128];
+
+	return !tlb_rs_read_file(TLB_BATCH_CURRENT, buf, sizeof(buf)) &&
+	       sscanf(buf, "ranges %d held %d unsynced %d", &owed->ranges, &owed->held,
+		      &owed->unsynced) == 3;
+}
+
+static inline bool tlb_rs_owes(const struct tlb_rs_owed *owed)
+{
+	return owed->ranges || owed->held || owed->unsynced;
+}
+
+/*
+ * Puts the pages that still wait in a per-CPU batch onto their LRU list, and
+ * moves nothing.
+ */
+static inline void tlb_rs_drain_pages(void)
+{
+	void *page = NULL;
+	int node = 0, status;
+
+	tlb_rs_move_pages(0, 0, &page, &node, &status);
 }
 
 #endif /* _TLB_RS_H */

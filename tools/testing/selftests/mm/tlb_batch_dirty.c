@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Dirty pages that are reclaimed while they are written to, in rounds:
+ *
+ *   M (CPU 0)                            the writers (other CPUs)
+ *   MADV_PAGEOUT of 31 pages: of each,   add 1 to their own counter in each page,
+ *   clears the PTE,                      again and again, and to a copy
+ *   flushes,
+ *   writes the page to swap,
+ *   frees it
+ *
+ * A dirty PTE means that CPUs may have a writable entry in their TLBs. It has to
+ * be gone before the page is written to swap, or a counter is incremented where
+ * nobody reads it any more: in the end it is less than its copy.
+ *
+ * Without the flush before I/O (skip_hook "dirty") this happens on x86_64. arm64
+ * invalidates as soon as the PTE is cleared, and an emulated CPU obeys before
+ * anybody waits for it, so only a missing invalidation (skip_hook "flush") shows
+ * there. Then the pages are freed with writable entries left. So that nobody else
+ * gets them, they are not more than reclaim frees at once, and M allocates as many
+ * and drops them only when a flush of the whole mm has happened: that of
+ * MADV_COLD, which finds the mm marked.
+ */
+#define _GNU_SOURCE
+#include <getopt.h>
+
+#include "tlb_rs.h"
+
+#define NR_PAGES	31
+#define NR_OTHERS	(4 * NR_PAGES)
+#define MAX_WRITERS	15
+/* Counters are apart from each other, and from where a freed page has its links. */
+#define COUNTER_OFFSET	2048
+#define COUNTER_STRIDE	128
+
+static char *base;
+static size_t psize;
+static bool stop;
+
+static struct writer {
+	pthread_t thread;
+	int nr;
+	__u64 copy[NR_PAGES];
+	__u64 sum;		/* so that M knows that something is written */
+} writers[MAX_WRITERS];
+
+static __u64 *counter(int page, int writer)
+{
+	return (__u64 *)(base + page * psize + COUNTER_OFFSET + writer * COUNTER_STRIDE);
+}
+
+static void *writer_thread(void *arg)
+{
+	struct writer *w = arg;
+	__u64 *p;
+	int i;
+
+	tlb_rs_pin_cpu(1 + w->nr);
+	while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
+		for (i = 0; i < NR_PAGES; i++) {
+			p = counter(i, w->nr);
+			__atomic_store_n(p, __atomic_load_n(p, __ATOMIC_RELAXED) + 1,
+					 __ATOMIC_RELAXED);
+			w->copy[i]++;
+		}
+		__atomic_store_n(&w->sum, w->sum + NR_PAGES, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
+/* Until each writer has been through all pages. */
+static void wait_for_writers(int nr)
+{
+	int i;
+
+	for (i = 0; i < nr; i++) {
+		__u64 sum = __atomic_load_n(&writers[i].sum, __ATOMIC_RELAXED);
+
+		while (__atomic_load_n(&writers[i].sum, __ATOMIC_RELAXED) < sum + 2 * NR_PAGES)
+			;
+	}
+}
+
+static void help(const char *prog)
+{
+	printf("usage: %s [option]...\n"
+	       "  [--rounds N] [--delay US] [--skip HOOK] [--expect-none | --expect-lost MIN]\n",
+	       prog);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "rounds", required_argument, NULL, 'n' },
+		{ "delay", required_argument, NULL, 'd' },
+		{ "skip", required_argument, NULL, 's' },
+		{ "expect-lost", required_argument, NULL, 'e' },
+		{ "expect-none", no_argument, NULL, '0' },
+		{ "help", no_argument, NULL, 'h' },
+		{ }
+	};
+	long rounds = 50, delay_us = 0, want_lost = 0, round;
+	long long swapped, wrong = 0, lost = 0, more = 0;
+	const char *skip = "none";
+	int nr_writers, opt, i, j;
+	char *others;
+
+	ksft_print_header();
+	while ((opt = getopt_long(argc, argv, "n:d:s:e:0h", options, NULL)) != -1) {
+		switch (opt) {
+		case 'n':
+			rounds = tlb_rs_number(optarg, 1, 1000000);
+			break;
+		case 'd':
+			delay_us = tlb_rs_number(optarg, 0, 1000000);
+			break;
+		case 's':
+			skip = optarg;
+			break;
+		case 'e':
+			want_lost = tlb_rs_number(optarg, 1, 1000000);
+			break;
+		case '0':
+			want_lost = 0;
+			break;
+		case 'h':
+			help(argv[0]);
+			return 0;
+		default:
+			help(argv[0]);
+			return KSFT_FAIL;
+		}
+	}
+
+	psize = getpagesize();
+	nr_writers = tlb_rs_nr_cpus() - 1;
+	if (nr_writers > MAX_WRITERS)
+		nr_writers = MAX_WRITERS;
+	if (nr_writers < 1)
+		ksft_exit_skip("needs two CPUs\n");
+	if (!tlb_rs_has_swap())
+		ksft_exit_skip("needs swap\n");
+	tlb_rs_quiet();
+
+	base = tlb_rs_mmap(NR_PAGES * psize, SZ_2M);
+	madvise(base, NR_PAGES * psize, MADV_NOHUGEPAGE);
+	memset(base, 0, NR_PAGES * psize);
+	others = tlb_rs_mmap(NR_OTHERS * psize, SZ_2M);
+	madvise(others, NR_OTHERS * psize, MADV_NOHUGEPAGE);
+	tlb_rs_pin_cpu(0);
+	if (tlb_rs_hook_removed(skip) && !tlb_rs_skip_hooks(skip))
+		ksft_exit_skip("hook '%s' cannot be removed on this kernel\n", skip);
+	if (delay_us && !tlb_rs_delay(TLB_BATCH_FLUSH_DELAY, delay_us))
+		ksft_exit_skip("no fault injection: %s is absent\n", TLB_BATCH_FLUSH_DELAY);
+	for (i = 0; i < nr_writers; i++) {
+		writers[i].nr = i;
+		if (pthread_create(&writers[i].thread, NULL, writer_thread, &writers[i]))
+			ksft_exit_fail_msg("cannot start a writer\n");
+	}
+
+	ksft_set_plan(1);
+	swapped = tlb_rs_vmstat_read("pswpout");
+	for (round = 0; round < rounds; round++) {
+		wait_for_writers(nr_writers);
+		tlb_rs_drain_pages();
+		if (madvise(base, NR_PAGES * psize, MADV_PAGEOUT))
+			ksft_exit_fail_msg("MADV_PAGEOUT: %s\n", strerror(errno));
+		for (i = 0; i < NR_OTHERS; i++)
+			others[i * psize] = 1;
+		wait_for_writers(nr_writers);
+		if (madvise(base, NR_PAGES * psize, MADV_COLD))
+			ksft_exit_fail_msg("MADV_COLD: %s\n", strerror(errno));
+		madvise(others, NR_OTHERS * psize, MADV_DONTNEED);
+	}
+	swapped = tlb_rs_vmstat_read("pswpout") - swapped;
+	__atomic_store_n(&stop, true, __ATOMIC_RELAXED);
+	for (i = 0; i < nr_writers; i++)
+		pthread_join(writers[i].thread, NULL);
+	tlb_rs_delay_none();
+	if (tlb_rs_hook_removed(skip))
+		tlb_rs_skip_none();
+
+	for (i = 0; i < NR_PAGES; i++) {
+		for (j = 0; j < nr_writers; j++) {
+			__u64 want = writers[j].copy[i], is = *counter(i, j);
+
+			wrong += is != want;
+			if (is < want)
+				lost += want - is;
+			else
+				more += is - want;
+		}
+	}
+
+	printf("{\"test\":\"dirty\",\"tlb_batch\":%s,\"skip\":\"%s\",\"rounds\":%ld,",
+	       tlb_batch_json(), skip, rounds);
+	printf("\"pages_swapped\":%lld,\"counters\":%d,", swapped, NR_PAGES * nr_writers);
+	printf("\"wrong\":%lld,\"lost\":%lld,\"more\":%lld}\n", wrong, lost, more);
+	/* A page that a writer is just getting back cannot be reclaimed. */
+	if (swapped < rounds * NR_PAGES / 8)
+		ksft_test_result_fail("dirty: only %lld pages went to swap\n", swapped);
+	else if (want_lost)
+		ksft_test_result(lost >= want_lost,
+				 "dirty: %lld increments lost, at least %ld expected\n",
+				 lost, want_lost);
+	else
+		ksft_test_result(!wrong, "dirty: %lld of %d counters wrong, none expected\n",
+				 wrong, NR_PAGES * nr_writers);
+	ksft_finished();
+}

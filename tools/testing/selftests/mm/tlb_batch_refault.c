@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Reclaimed pages that a fault replaces before reclaim has flushed, in rounds:
+ *
+ *   M (CPU 0)                   W (CPU 2)                   R (CPU 1)
+ *   MADV_PAGEOUT, P the last:                               read P all the time,
+ *   clears P's PTE              P's PTE is no longer there: has it in its TLB
+ *   (window)                    store new to P, through
+ *                               the kernel: another page
+ *                               flag = round, release       (acquire) v = P
+ *   flushes and frees
+ *
+ * R must read the new value. What has to prevent a stale one depends on what a
+ * fault finds, so there are three acts:
+ *
+ * lazyfree  MADV_FREE: the PTE is empty and nothing stands in the way of a fault.
+ *           The invalidation is issued before the PTL is released. The window is
+ *           open before the flush (flush_delay_us), and without the rule
+ *           (skip_hook "open") already before the issue (delay_us).
+ * file      a clean page of a private file mapping. Several are flushed together;
+ *           they stay locked and in the page cache until then, and W waits for
+ *           that. Without the rule (skip_hook "lock") they are released first, and
+ *           W gets its copy-on-write page while R has the one of the page cache.
+ * swap      the same for clean pages in the swap cache: they were swapped in to be
+ *           read. Swap has to be on a disk, because the kernel drops what it has
+ *           read from a fast device like zram from the swap cache.
+ *
+ * lazyfree is about arm64: x86_64 tells the CPUs only with the flush, whether this
+ * is batched or not, and a stock kernel has the same window.
+ *
+ * W stores with pwrite() to /proc/self/mem, so not through a stale entry of its
+ * own CPU. In the window the old page is not free, so P cannot get it again.
+ */
+#define _GNU_SOURCE
+#include <getopt.h>
+
+#include "tlb_rs.h"
+
+#define KPF_WRITEBACK	8
+
+/* What R and W exchange is in pages of their own. */
+static struct shared {
+	__u64 flag;
+	char pad0[4096 - sizeof(__u64)];
+	__u64 ack;
+	__u64 stale;
+	char pad1[4096 - 2 * sizeof(__u64)];
+	__u64 reading;		/* the round in which R may read P */
+	char pad2[4096 - sizeof(__u64)];
+	__u64 reads;
+	char pad3[4096 - sizeof(__u64)];
+	bool stop;
+} *sh;
+
+static const __u64 *page_p;
+static char *base;
+static size_t psize, len;
+static int mem;
+
+static __u64 old_value(__u64 round)
+{
+	return 2 * round;
+}
+
+static __u64 new_value(__u64 round)
+{
+	return 2 * round + 1;
+}
+
+static void *reader(void *arg)
+{
+	__u64 round, v;
+
+	(void)arg;
+	tlb_rs_pin_cpu(1);
+	__atomic_store_n(&sh->ack, 0, __ATOMIC_RELEASE);
+	for (round = 1;; round++) {
+		while (__atomic_load_n(&sh->reading, __ATOMIC_ACQUIRE) != round) {
+			if (__atomic_load_n(&sh->stop, __ATOMIC_RELAXED))
+				return NULL;
+		}
+		while (__atomic_load_n(&sh->flag, __ATOMIC_ACQUIRE) != round) {
+			__atomic_load_n(page_p, __ATOMIC_RELAXED);
+			__atomic_fetch_add(&sh->reads, 1, __ATOMIC_RELAXED);
+		}
+		v = __atomic_load_n(page_p, __ATOMIC_RELAXED);
+		sh->stale += v != new_value(round);
+		__atomic_store_n(&sh->ack, round, __ATOMIC_RELEASE);
+	}
+}
+
+static void store(const void *addr, __u64 val)
+{
+	if (pwrite(mem, &val, sizeof(val), (unsigned long)addr) != sizeof(val))
+		ksft_exit_fail_msg("/proc/self/mem: %s\n", strerror(errno));
+}
+
+static void advise(int advice)
+{
+	if (madvise(base, len, advice))
+		ksft_exit_fail_msg("madvise %d: %s\n", advice, strerror(errno));
+}
+
+struct act {
+	const char *name;
+	size_t nr_pages;	/* not more than reclaim flushes together */
+	void (*map)(const char *dir);
+	void (*prepare)(__u64 round);
+	int advice;		/* before MADV_PAGEOUT, or 0 */
+};
+
+static const struct act *act;
+
+static void map_anon(const char *dir)
+{
+	(void)dir;
+	base = tlb_rs_mmap(len, SZ_2M);
+	madvise(base, len, MADV_NOHUGEPAGE);
+	memset(base, 0, len);
+}
+
+/* Pages without buffers: read from disk, not written. */
+static void map_file(const char *dir)
+{
+	char path[256];
+	char *buf;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/tlb_batch_refault.XXXXXX", dir);
+	fd = mkstemp(path);
+	if (fd < 0)
+		ksft_exit_skip("%s: %s\n", path, strerror(errno));
+	unlink(path);
+	buf = calloc(1, len);
+	if (!buf || write(fd, buf, len) != (ssize_t)len || fsync(fd))
+		ksft_exit_fail_msg("%s: %s\n", path, strerror(errno));
+	free(buf);
+	if (posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED))
+		ksft_exit_fail_msg("cannot drop the page cache\n");
+	base = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	if (base == MAP_FAILED)
+		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
+	/* One page at a time, so no large folios. */
+	advise(MADV_RANDOM);
+	close(fd);
+}
+
+static void read_all(void)
+{
+	size_t i;
+
+	for (i = 0; i < act->nr_pages; i++)
+		__atomic_load_n(base + i * psize, __ATOMIC_RELAXED);
+}
+
+static void store_all(__u64 val)
+{
+	size_t i;
+
+	for (i = 0; i < act->nr_pages; i++)
+		store((char *)page_p - i * psize, val);
+}
+
+static void prepare_lazyfree(__u64 round)
+{
+	store_all(old_value(round));
+	tlb_rs_drain_pages();
+}
+
+/* The copies of the last round go, the page cache is read. */
+static void prepare_file(__u64 round)
+{
+	(void)round;
+	advise(MADV_DONTNEED);
+	read_all();
+	tlb_rs_drain_pages();
+}
+
+/* Written to swap and read again, so clean. */
+static void prepare_swap(__u64 round)
+{
+	size_t i;
+
+	store_all(old_value(round));
+	tlb_rs_drain_pages();
+	advise(MADV_PAGEOUT);
+	read_all();
+	tlb_rs_drain_pages();
+	for (i = 0; i < act->nr_pages; i++) {
+		while (tlb_rs_kpageflags(tlb_rs_pfn(base + i * psize)) & (1 << KPF_WRITEBACK))
+			tlb_rs_sleep_us(1000);
+	}
+}
+
+static const struct act acts[] = {
+	{ "lazyfree", 1, map_anon, prepare_lazyfree, MADV_FREE },
+	{ "file", 16, map_file, prepare_file, 0 },
+	{ "swap", 16, map_anon, prepare_swap, 0 },
+};
+
+static bool reclaim_done;
+static long clean;		/* rounds in which P was clean before */
+static long early;		/* rounds in which W's store did not wait */
+
+/* Until R has P in its TLB. */
+static void wait_for_reads(void)
+{
+	__u64 reads = __atomic_load_n(&sh->reads, __ATOMIC_RELAXED);
+
+	while (__atomic_load_n(&sh->reads, __ATOMIC_RELAXED) < reads + 100)
+		;
+}
+
+static void *reclaimer(void *arg)
+{
+	(void)arg;
+	tlb_rs_pin_cpu(0);
+	/*
+	 * On the same CPU, or MADV_PAGEOUT does not see what MADV_FREE did. Both
+	 * also flush if the mm is marked, which MADV_PAGEOUT would, too, and so
+	 * take P from R's TLB.
+	 */
+	advise(act->advice ? act->advice : MADV_COLD);
+	wait_for_reads();
+	advise(MADV_PAGEOUT);
+	__atomic_store_n(&reclaim_done, true, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+/* False if W came too late for the window. */
+static bool one_round(__u64 round, long delay_us)
+{
+	bool in_time;
+	pthread_t id;
+	__u64 pfn;
+
+	act->prepare(round);
+	pfn = tlb_rs_pfn(page_p);
+	if (!act->advice)
+		clean += !(tlb_rs_kpageflags(pfn) & (1 << KPF_DIRTY));
+	__atomic_store_n(&sh->reading, round, __ATOMIC_RELEASE);
+	if ((act->advice && !tlb_rs_delay(TLB_BATCH_DELAY, delay_us)) ||
+	    !tlb_rs_delay(TLB_BATCH_FLUSH_DELAY, delay_us))
+		ksft_exit_fail_msg("cannot write %s\n", TLB_BATCH_DELAY);
+
+	reclaim_done = false;
+	if (pthread_create(&id, NULL, reclaimer, NULL))
+		ksft_exit_fail_msg("cannot start the thread that reclaims\n");
+	/* Nothing there, or already a page that R found: the zero page. */
+	while (tlb_rs_pfn(page_p) == pfn && !__atomic_load_n(&reclaim_done, __ATOMIC_ACQUIRE))
+		;
+	in_time = !__atomic_load_n(&reclaim_done, __ATOMIC_ACQUIRE);
+	store(page_p, new_value(round));
+	early += !__atomic_load_n(&reclaim_done, __ATOMIC_ACQUIRE);
+	__atomic_store_n(&sh->flag, round, __ATOMIC_RELEASE);
+
+	while (__atomic_load_n(&sh->ack, __ATOMIC_ACQUIRE) != round)
+		;
+	pthread_join(id, NULL);
+	tlb_rs_delay_none();
+	return in_time;
+}
+
+static void help(const char *prog)
+{
+	printf("usage: %s [option]...\n"
+	       "  [--act lazyfree|file|swap] [--dir DIR] [--rounds N] [--delay US]\n"
+	       "  [--skip HOOK] [--expect-none | --expect-stale MIN]\n"
+	       "DIR: a directory on a disk, for --act file\n",
+	       prog);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "act", required_argument, NULL, 'a' },
+		{ "dir", required_argument, NULL, 'D' },
+		{ "rounds", required_argument, NULL, 'n' },
+		{ "delay", required_argument, NULL, 'd' },
+		{ "skip", required_argument, NULL, 's' },
+		{ "expect-stale", required_argument, NULL, 'e' },
+		{ "expect-none", no_argument, NULL, '0' },
+		{ "help", no_argument, NULL, 'h' },
+		{ }
+	};
+	long rounds = 50, delay_us = 50000, want_stale = 0, late = 0;
+	const char *skip = "none", *dir = NULL;
+	int opt, on = 0;
+	pthread_t id;
+	__u64 round;
+	char buf[512];
+	size_t i;
+
+	ksft_print_header();
+	while ((opt = getopt_long(argc, argv, "a:D:n:d:s:e:0h", options, NULL)) != -1) {
+		switch (opt) {
+		case 'a':
+			for (i = 0; i < ARRAY_SIZE(acts) && strcmp(optarg, acts[i].name); i++)
+				;
+			if (i == ARRAY_SIZE(acts))
+				ksft_exit_fail_msg("no act '%s'\n", optarg);
+			act = &acts[i];
+			break;
+		case 'D':
+			dir = optarg;
+			break;
+		case 'n':
+			rounds = tlb_rs_number(optarg, 1, 1000000);
+			break;
+		case 'd':
+			delay_us = tlb_rs_number(optarg, 1, 1000000);
+			break;
+		case 's':
+			skip = optarg;
+			break;
+		case 'e':
+			want_stale = tlb_rs_number(optarg, 1, 1000000);
+			break;
+		case '0':
+			want_stale = 0;
+			break;
+		case 'h':
+			help(argv[0]);
+			return 0;
+		default:
+			help(argv[0]);
+			return KSFT_FAIL;
+		}
+	}
+
+	if (!act)
+		act = &acts[0];
+	psize = getpagesize();
+	len = act->nr_pages * psize;
+	if (tlb_rs_nr_cpus() < 3)
+		ksft_exit_skip("needs three CPUs\n");
+	if (!tlb_batch_get(&on) || on <= 0)
+		ksft_exit_skip("the windows are those of vm.tlb_batch = 1\n");
+	if (tlb_rs_read_file(TLB_BATCH_FLUSH_DELAY, buf, sizeof(buf)))
+		ksft_exit_skip("no fault injection: %s is absent\n", TLB_BATCH_FLUSH_DELAY);
+#ifdef __x86_64__
+	if (act->advice)
+		ksft_exit_skip("x86_64 has this window, batch or not\n");
+#endif
+	if (act->map == map_file && !dir)
+		ksft_exit_skip("needs --dir, on a disk\n");
+	if (act->prepare == prepare_swap &&
+	    (tlb_rs_read_file("/proc/swaps", buf, sizeof(buf)) || !strstr(buf, "/dev/") ||
+	     strstr(buf, "zram")))
+		ksft_exit_skip("needs swap on a disk\n");
+	if (tlb_rs_hook_removed(skip) && !tlb_rs_skip_hooks(skip))
+		ksft_exit_skip("hook '%s' cannot be removed on this kernel\n", skip);
+	tlb_rs_quiet();
+
+	act->map(dir);
+	/* Not where a write to /proc/self/mem has its data in its own buffer. */
+	page_p = (__u64 *)(base + len - psize + psize / 2);
+	mem = tlb_rs_open("/proc/self/mem", O_RDWR);
+	tlb_rs_pin_cpu(2);
+	sh = (struct shared *)tlb_rs_mmap(sizeof(*sh), psize);
+	sh->ack = ~0ULL;
+	if (pthread_create(&id, NULL, reader, NULL))
+		ksft_exit_fail_msg("cannot start the reader\n");
+	while (__atomic_load_n(&sh->ack, __ATOMIC_ACQUIRE))
+		;
+
+	ksft_set_plan(1);
+	for (round = 1; round <= (__u64)rounds; round++)
+		late += !one_round(round, delay_us);
+	__atomic_store_n(&sh->stop, true, __ATOMIC_RELAXED);
+	pthread_join(id, NULL);
+	if (tlb_rs_hook_removed(skip))
+		tlb_rs_skip_none();
+
+	printf("{\"test\":\"refault\",\"act\":\"%s\",\"tlb_batch\":%s,\"skip\":\"%s\",",
+	       act->name, tlb_batch_json(), skip);
+	printf("\"rounds\":%ld,\"clean\":%ld,\"late\":%ld,\"early\":%ld,\"stale\":%llu}\n",
+	       rounds, clean, late, early, sh->stale);
+	/* Rounds outside the window prove nothing. */
+	if (!act->advice && clean < rounds / 2)
+		ksft_test_result_fail("refault %s: P was clean in %ld of %ld rounds only\n",
+				      act->name, clean, rounds);
+	else if (late > rounds / 2)
+		ksft_test_result_fail("refault %s: %ld of %ld rounds missed the window\n",
+				      act->name, late, rounds);
+	else if (want_stale)
+		ksft_test_result(sh->stale >= (__u64)want_stale,
+				 "refault %s: %llu of %ld rounds stale, at least %ld expected\n",
+				 act->name, sh->stale, rounds, want_stale);
+	else
+		ksft_test_result(!sh->stale,
+				 "refault %s: %llu of %ld rounds stale, none expected\n",
+				 act->name, sh->stale, rounds);
+	ksft_finished();
+}
