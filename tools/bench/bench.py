@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Measurements beyond the main job: build the bench kernels, run the suites, evaluate the targets.
+
+usage: bench.py [SUITE...]     or the variable SUITE="pageout worst"; default: all of them
+
+Each suite leaves build/bench/SUITE.json, and is not run again as long as the kernels, the guest programs
+and the suite itself are the same (--again runs it). From all of them come bench.json, bench.md and plots.
+Exit status 0 only if every hard target, those on counts, is met.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(ROOT / "tools" / name) for name in ("report", "guest", "kernel")]
+# pylint: disable=wrong-import-position
+import guest  # noqa: E402
+import output  # noqa: E402
+import suites  # noqa: E402
+
+OUT = ROOT / "build" / "bench"
+
+
+def make(*words):
+    status = subprocess.run(["make", "-C", str(ROOT), "--no-print-directory", *words], check=False).returncode
+    if status:
+        sys.exit(status)
+
+
+def identity(suite, context):
+    """Changes with anything that the figures of a suite depend on."""
+    digest = hashlib.sha256(repr((suite, context.arches, context.variant)).encode())
+    inputs = [HERE / "suites.py", HERE / "machine.py", HERE / "flushcode.py", *sorted((ROOT / "tools/meter").glob("*.[ch]")),
+              *sorted((ROOT / "tools/testing/selftests/mm").glob("*.[ch]"))]
+    inputs += [guest.kernel_path(arch, variant, context.kver) for arch in context.arches
+               for variant in suites.SUITES[suite].variants(context)]
+    for path in inputs:
+        if not path.exists():
+            sys.exit(f"no {path.relative_to(ROOT)}: make kernel ARCH={path.parent.name.replace('-', ' VARIANT=')}")
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def measured(suite, context, again):
+    """The result of a suite: an earlier one if nothing has changed since."""
+    place = OUT / f"{suite}.json"
+    key = identity(suite, context)
+    if place.exists() and not again:
+        old = json.loads(place.read_text())
+        if old["key"] == key:
+            print(f"{suite}: build/bench/{suite}.json is up to date")
+            return old
+    print(f"{suite}: {suites.SUITES[suite].about}", flush=True)
+    begin = time.monotonic()
+    context.suite, context.boots = suite, 0
+    result = suites.Result(context)
+    suites.SUITES[suite].run(result)
+    new = {"suite": suite, "about": suites.SUITES[suite].about, "key": key,
+           "seconds": round(time.monotonic() - begin), **result.json()}
+    part = place.with_suffix(".part")
+    part.write_text(json.dumps(new, indent=1))
+    part.replace(place)
+    return new
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("suite", nargs="*", default=os.environ.get("SUITE", "").split(),
+                        help=", ".join(suites.SUITES))
+    parser.add_argument("--arch", default=os.environ.get("ARCH"), choices=("arm64", "x86_64"), help="default: both")
+    parser.add_argument("--kver", default=os.environ.get("KVER", "7.3"))
+    parser.add_argument("--variant", default="bench", help="the kernel that is measured")
+    parser.add_argument("--again", action="store_true", help="do not use earlier results")
+    parser.add_argument("--no-build", action="store_true", help="measure the kernels that are there")
+    args = parser.parse_args()
+    wanted = args.suite or list(suites.SUITES)
+    if unknown := set(wanted) - set(suites.SUITES):
+        parser.error(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(suites.SUITES)}")
+
+    OUT.mkdir(parents=True, exist_ok=True)
+    context = suites.Context([args.arch] if args.arch else ["arm64", "x86_64"], args.variant, args.kver, OUT)
+    if not args.no_build:
+        make("meter")
+        for arch in context.arches:
+            for variant in sorted({v for s in wanted for v in suites.SUITES[s].variants(context)}):
+                make("kernel", f"ARCH={arch}", f"VARIANT={variant}")
+
+    results = [measured(suite, context, args.again) for suite in wanted]
+    # The report has all suites that were ever measured, in their order.
+    for suite in suites.SUITES:
+        if suite not in wanted and (OUT / f"{suite}.json").exists():
+            results.append(json.loads((OUT / f"{suite}.json").read_text()))
+    results.sort(key=lambda r: list(suites.SUITES).index(r["suite"]))
+    output.write(OUT, results)
+
+    print("\n".join(output.gate_lines([r for r in results if r["suite"] in wanted])))
+    print(f"\nreport: {(OUT / 'bench.md').relative_to(ROOT)}")
+    missed = [g for r in results if r["suite"] in wanted for g in r["gates"] if g["hard"] and not g["ok"]]
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Boots for the suites, and the arithmetic on what the guest programs printed."""
+
+import math
+import shlex
+import statistics
+
+import guest
+import measure
+
+# Of the guest, where a suite does not say otherwise.
+DEFAULTS = {"cpu": "max", "smp": 4, "mem": "2G", "nodes": 2, "cpuless": 0, "disk": None, "swap": False,
+            "meter": False}
+# Modes of vm.tlb_batch in the order of the report; the first exists in the bench variant only.
+MODES = {-1: "unbatched", 0: "stock", 1: "tlb-rs"}
+# One-sided 95 % quantile of Student's t, by degrees of freedom.
+T95 = [None, 6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771, 1.761]
+
+
+def each_mode(job, rounds):
+    """A job that runs `job` in each mode in turn; one that the kernel does not have is left out."""
+    return (f"for i in $(seq {rounds}); do for m in -1 0 1; do "
+            f"echo $m 2>/dev/null >/proc/sys/vm/tlb_batch || continue; {job} || exit 1; done; done")
+
+
+def command(arch, variant, job, options):
+    """What a reader can type to get the same records."""
+    words = ["python3", "tools/guest/guest.py", "boot", "--arch", arch, "--variant", variant]
+    for key, value in options.items():
+        if value == DEFAULTS.get(key) or key in ("timeout", "log") or not value:
+            continue
+        words += [f"--{key}"] if value is True else [f"--{key}", str(value)]
+    return shlex.join([*words, "--job", job])
+
+
+def boot(context, arch, job, variant=None, **options):
+    """(records, command, console); a guest that fails ends the suite."""
+    variant = variant or context.variant
+    context.boots += 1
+    log = context.out / "logs" / f"{context.suite}-{context.boots}-{arch}.log"
+    log.parent.mkdir(exist_ok=True)
+    if measure.APPEND[arch]:
+        options["append"] = f"{measure.APPEND[arch]} {options.get('append', '')}".strip()
+    text = command(arch, variant, job, options)
+    print(f"  {text}", flush=True)
+    result = guest.boot(guest.kernel_path(arch, variant, context.kver), arch, job=job, log=log,
+                        **{"timeout": 1800, **options})
+    if result.exit_status:
+        raise SystemExit(f"{text}\n{result.report()}")
+    return result.records, text, result.console
+
+
+def samples(records, key=lambda r: r["region"]):
+    """{key: {mode: [records]}} of the metered regions, in their order."""
+    found = {}
+    for record in records:
+        if "region" in record:
+            found.setdefault(key(record), {}).setdefault(record["tlb_batch"], []).append(record)
+    return found
+
+
+def value(record, name):
+    """A count of one region: the meter's, or a counter of the kernel."""
+    meter = record.get("meter") or {}
+    return meter[name] if name in meter else record.get(name)
+
+
+def per_unit(records, name, unit="units", whole=None):
+    """Median over the repetitions of a count divided by the record's units, times `whole`."""
+    values = [value(r, name) for r in records]
+    if not values or None in values:
+        return None
+    return statistics.median(v / max(r.get(unit) or 1, 1) for v, r in zip(values, records)) * (whole or 1)
+
+
+def quartiles(values):
+    if len(values) < 2:
+        return values[0], values[0], values[0]
+    return tuple(statistics.quantiles(values, n=4, method="inclusive"))
+
+
+def ratios(old, new, what):
+    """Of each repetition to its neighbour in the other mode."""
+    return [what(b) / what(a) for a, b in zip(old, new) if what(a)]
+
+
+def bound(values):
+    """(geometric mean, upper 95 % bound) of ratios that scatter like their logarithms' normal."""
+    logs = [math.log(v) for v in values]
+    mean = statistics.fmean(logs)
+    if len(logs) < 2:
+        return math.exp(mean), math.inf
+    error = statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.exp(mean), math.exp(mean + T95[min(len(logs) - 1, len(T95) - 1)] * error)
