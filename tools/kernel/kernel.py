@@ -22,7 +22,9 @@ import toolchain
 from common import (BUILD, ROOT, Fail, Progress, dotted, lock, logged, main, need_space, say, sha256)
 
 IMAGES = {"arm64": "arch/arm64/boot/Image", "x86_64": "arch/x86/boot/bzImage"}
-VARIANTS = ("stock", "release", "debug", "bench")
+VARIANTS = ("stock", "release", "debug", "bench", "16k", "64k")
+# arm64 page sizes other than 4 KiB; otherwise as release.
+PAGE_SIZES = ("16k", "64k")
 # Single objects of the stock and of the patched tree, every option of ours off: must be the same code.
 # Without Rust, which takes most of the time that a single object needs.
 OBJECT_VARIANTS = ("stock-objects", "off-objects")
@@ -138,8 +140,8 @@ def patched_tree(name, base, ident):
 # ---- configuration
 
 def fragments(arch, variant):
-    names = ["common", arch] + (["release"] if variant in ("release", "debug", "bench") else [])
-    names += [variant] if variant in ("debug", "bench") else []
+    names = ["common", arch] + (["release"] if variant in VARIANTS and variant != "stock" else [])
+    names += [variant] if variant in ("debug", "bench", *PAGE_SIZES) else []
     files = [ROOT / "config" / f"{n}.fragment" for n in names]
     return [f for f in files if f.exists() or f.stem in ("common", arch)]
 
@@ -194,6 +196,8 @@ def build(a):
         raise Fail(f"ARCH={a.arch}: one of {', '.join(IMAGES)}")
     if a.variant not in (OBJECT_VARIANTS if a.objects else VARIANTS):
         raise Fail(f"VARIANT={a.variant}: one of {', '.join(VARIANTS)}")
+    if a.variant in PAGE_SIZES and a.arch != "arm64":
+        raise Fail(f"VARIANT={a.variant}: {a.arch} has pages of 4 KiB only")
     variables, extra = toolchain.kernel_tools()
     name, base, ident = base_tree(a.kver, a.kdir)
     src = base if a.variant in ("stock", "stock-objects") else patched_tree(name, base, ident).path

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools" / d) for d in ("guest", "kernel", "report", "test")]
 import compiled_out  # noqa: E402
 import guest  # noqa: E402
+import kernel as kernel_tool  # noqa: E402
 import measure  # noqa: E402
 import toolchain  # noqa: E402
 
@@ -28,7 +29,7 @@ LOGS = ROOT / "build" / "test"
 # Objects of the files that the series changes, and of those that its headers change most.
 OBJECTS = {
     "*": ("mm/rmap.o", "mm/migrate.o", "mm/vmstat.o", "mm/memory.o", "mm/mprotect.o", "mm/huge_memory.o",
-          "mm/page_alloc.o", "mm/vmscan.o", "mm/khugepaged.o", "mm/mremap.o", "kernel/fork.o"),
+          "mm/page_alloc.o", "mm/vmscan.o", "mm/khugepaged.o", "mm/mremap.o", "kernel/fork.o", "kernel/exit.o"),
     "arm64": ("arch/arm64/mm/contpte.o", "arch/arm64/mm/fault.o", "arch/arm64/mm/mmu.o"),
     "x86_64": ("arch/x86/mm/tlb.o", "arch/x86/mm/fault.o"),
 }
@@ -161,6 +162,7 @@ def tracked():
 
 def tools(suite):
     suite.ktap("meter", sys.executable, "tools/meter/selftest.py")
+    suite.command("bench arithmetic", sys.executable, "tools/bench/test_bench.py")
     suite.command("guest runner", sys.executable, "-m", "unittest", "-q", "tools/guest/test_guest.py")
     suite.ktap("build tool errors", sys.executable, "tools/kernel/test_kernel.py")
 
@@ -173,8 +175,12 @@ def verify(suite):
                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     for case, verdict in re.findall(r"^test (\S+)(?: - should panic)? \.\.\. (\w+)", p.stdout, re.M):
         suite.check(case, verdict == "ok")
-    if p.returncode:
+    # A test binary that aborts has no verdict for its remaining cases.
+    if not suite.check("cargo test", p.returncode == 0, f"status {p.returncode}"):
         print(p.stdout[-4000:])
+    # Where herd7 is neither installed nor to be had, the litmus tests say so and are skipped.
+    subprocess.run([sys.executable, "verify/litmus/fetch.py"], cwd=ROOT, check=False)
+    suite.ktap("litmus", sys.executable, "verify/litmus/run.py")
 
 
 def off(suite):
@@ -223,6 +229,7 @@ echo {switch} > /proc/sys/vm/tlb_batch
 tlb_batch_thp_split --dir /mnt --thps 8
 tlb_batch_move_bench --pages 1024 --readers 2
 tlb_batch_stale_litmus --rounds {rounds} --expect-none
+tlb_batch_stale_litmus --rounds {rounds} --gaps --expect-none
 """
 OURS = """
 tlb_batch_mark --rounds 20 --expect-none
@@ -230,6 +237,18 @@ tlb_batch_putback
 cat /dev/rust-tlb-batch > /dev/null 2>&1 || true
 dmesg | grep 'rust_tlb_batch: 512 pages'
 cat /sys/kernel/debug/tlb_batch/stats
+"""
+
+# A program that skips (status 4) is no failure.
+HAZARDS = """
+run() { "$@" || [ $? -eq 4 ]; }
+set -e
+run tlb_batch_exit --rounds 6
+run tlb_batch_refault --act lazyfree --rounds 20 --expect-none
+run tlb_batch_refault --act file --dir /mnt --rounds 20 --expect-none
+run tlb_batch_task
+run tlb_batch_dirty --rounds 30 --expect-none
+run tlb_batch_secondary --rounds 4 --expect-none
 """
 
 
@@ -245,6 +264,10 @@ def programs(suite):
              timeout=900)
         boot(suite, "stress", arch, "debug", "tlb_batch_stress --seconds 30 --toggle", swap="256M", oracle=True,
              timeout=900)
+        boot(suite, "hazards", arch, "debug", HAZARDS, disk="256M", swap="256M", oracle=True, timeout=900)
+        # On a disk: what is read back from zram leaves the swap cache at once.
+        boot(suite, "refault of swap", arch, "debug", "tlb_batch_refault --act swap --rounds 20 --expect-none",
+             swap="disk:256M", oracle=True, timeout=900)
 
 
 def sabotage(suite):
@@ -255,6 +278,10 @@ def sabotage(suite):
             continue
         boot(suite, "no flush: litmus", arch, "debug",
              "tlb_batch_stale_litmus --rounds 200 --skip flush --expect-stale 100", timeout=900)
+        # A wait that is missing shows only where it is what makes the other CPUs flush.
+        for hook, how in (("cover", "--gaps"),) if arch == "arm64" else (("sync", ""), ("gen", "")):
+            boot(suite, f"no {hook}: litmus", arch, "debug",
+                 f"tlb_batch_stale_litmus --rounds 200 {how} --skip {hook} --expect-stale 100", timeout=900)
         boot(suite, "no mark: munmap race", arch, "debug",
              "tlb_batch_mark --rounds 20 --skip mark --expect-stale 5", timeout=900)
         # No reader that looks for it: the oracle alone must see the access.
@@ -264,6 +291,30 @@ def sabotage(suite):
         suite.check(f"{arch} no flush: the oracle names the access",
                     any(e.get("va") and e.get("state") == "FREE" for e in result.oracle_errors),
                     json.dumps(result.oracle_errors[:1]))
+        # What only the kernel can see: KASAN, and the warning of a task that exits.
+        result = boot(suite, "no hold: exit", arch, "debug", "tlb_batch_exit --rounds 6 --skip hold", want=guest.SPLAT,
+                      timeout=900)
+        suite.check(f"{arch} no hold: KASAN reports it",
+                    any("use-after-free in tlb_batch_arch_issue" in splat for splat in result.splats))
+        result = boot(suite, "owed at exit", arch, "debug", "tlb_batch_task --case exit", want=guest.SPLAT, timeout=900)
+        suite.check(f"{arch} owed at exit: the kernel warns",
+                    any("tlb_batch_exit_slow" in splat for splat in result.splats))
+        boot(suite, "no exit hook: silence", arch, "debug", "tlb_batch_task --case exit --skip", timeout=900)
+        boot(suite, "no enomem, fork hook: left in task", arch, "debug",
+             "tlb_batch_task --case enomem --skip && tlb_batch_task --case fork --skip", timeout=900)
+        if arch == "arm64":  # x86_64 has this window without the batch, too
+            boot(suite, "no open hook: refault lazyfree", arch, "debug",
+                 "tlb_batch_refault --act lazyfree --rounds 20 --skip open --expect-stale 5", timeout=900)
+        boot(suite, "no lock hook: refault file", arch, "debug",
+             "tlb_batch_refault --act file --dir /mnt --rounds 20 --skip lock --expect-stale 5", disk="256M", timeout=900)
+        boot(suite, "no lock hook: refault swap", arch, "debug",
+             "tlb_batch_refault --act swap --rounds 20 --skip lock --expect-stale 5", swap="disk:256M", timeout=900)
+        # The invalidation at the end of the walk is enough for an emulated arm64 CPU.
+        hook = "flush" if arch == "arm64" else "dirty"
+        boot(suite, f"no {hook}: lost increments", arch, "debug",
+             f"tlb_batch_dirty --rounds 30 --skip {hook} --expect-lost 1000", swap="256M", timeout=900)
+        boot(suite, "no flush: secondary TLB", arch, "debug",
+             "tlb_batch_secondary --rounds 4 --skip flush --expect-violations 100", swap="256M", timeout=900)
     if kernel(suite, "arm64", "debug"):
         boot(suite, "no put-back flush", "arm64", "debug", "tlb_batch_putback --skip putback --expect-missing",
              meter=True, timeout=900)
@@ -278,21 +329,36 @@ def counts(suite):
         for work, switches in figures.items():
             was, now = switches[0].counts, switches[1].counts
             for key, value in now.items():
-                most = measure.same(key, was[key], switches[1].units)
-                if arch == "arm64" and work == "split_anon":
-                    most = {"tlbi": 2, "dsb_ishst": 3, "dsb_ish": 3}[key]
-                if work == "split_mixed" and key == "tlbi":
-                    most = switches[1].runs + 2
+                most = measure.limit(arch, work, key, was[key], switches[1])
                 suite.check(f"{arch} {work}: {measure.COUNTS[arch][key]}", value <= most,
                             f"{value:.2f}, with the switch off {was[key]:.2f}, at most {most:.2f}")
     if (ROOT / "build" / KVER / "arm64-release" / "Image").exists():
-        result = boot(suite, "neoverse-n1, no range TLBI", "arm64", "release",
-                      "tlb_batch_thp_split --thps 8 && tlb_batch_move_bench --pages 512", cpu="neoverse-n1", meter=True)
-        suite.check("arm64 neoverse-n1: no range TLBI was executed",
-                    result.records and not any(r["meter"]["tlbi_range"] for r in result.records if "region" in r))
+        for cpu, ranges in (("max,lpa2=off", True), ("neoverse-n1", False), ("cortex-a72", False)):
+            result = boot(suite, f"-cpu {cpu}", "arm64", "release",
+                          "tlb_batch_thp_split --thps 8 && tlb_batch_move_bench --pages 1024", cpu=cpu, meter=True,
+                          disk="64M")
+            regions = {r["region"]: r for r in result.records if "region" in r}
+            if not suite.check(f"arm64 -cpu {cpu}: regions were measured", "split_anon" in regions and "move_rw" in regions):
+                continue
+            suite.check(f"arm64 -cpu {cpu}: range TLBI {'used' if ranges else 'not executed'}",
+                        any(r["meter"]["tlbi_range"] for r in regions.values()) == ranges)
+            # Of an ASID, where 512 pages are too many for one TLBI each.
+            for work, most in (("split_anon", 1.1 * 8), ("split_shared4", 1.1 * 4 * 8), ("move_rw", 4)):
+                suite.check(f"arm64 -cpu {cpu} {work}: TLBI", regions[work]["meter"]["tlbi"] <= most,
+                            f"{regions[work]['meter']['tlbi']}, at most {most:.0f}")
 
 
-SUITES = {f.__name__: f for f in (style, tools, verify, off, counts, kunit, programs, sabotage)}
+def pages(suite):
+    """arm64 with pages of 16 and 64 KiB: the same programs, one PMD-sized folio."""
+    for variant in kernel_tool.PAGE_SIZES:
+        if kernel(suite, "arm64", variant):
+            boot(suite, f"pages of {variant}", "arm64", variant,
+                 "tlb_batch_thp_split --thps 1 && tlb_batch_move_bench --pages 512 && "
+                 "tlb_batch_stale_litmus --rounds 100 --expect-none && tlb_batch_stress --seconds 10",
+                 meter=True, mem="6G", timeout=600)
+
+
+SUITES = {f.__name__: f for f in (style, tools, verify, off, counts, pages, kunit, programs, sabotage)}
 
 
 def main():
