@@ -42,10 +42,7 @@ void tlb_batch_arch_issue(struct mm_struct *mm, unsigned long start,
 {
 	if (tlb_batch_skip(TLB_BATCH_HOOK_FLUSH))
 		return;
-	if (tlb_batch_skip(TLB_BATCH_HOOK_COVER))
-		end -= PAGE_SIZE;
-	if (start < end)
-		arch_tlb_batch_issue(&current->tlb_ubc.arch, mm, start, end);
+	arch_tlb_batch_issue(&current->tlb_ubc.arch, mm, start, end);
 }
 EXPORT_SYMBOL_GPL(tlb_batch_arch_issue);
 
@@ -191,7 +188,6 @@ static const char * const tlb_batch_hook_names[] = {
 	[TLB_BATCH_HOOK_MARK]		= "mark",
 	[TLB_BATCH_HOOK_PUTBACK]	= "putback",
 	[TLB_BATCH_HOOK_SYNC]		= "sync",
-	[TLB_BATCH_HOOK_COVER]		= "cover",
 	[TLB_BATCH_HOOK_GEN]		= "gen",
 	[TLB_BATCH_HOOK_HOLD]		= "hold",
 	[TLB_BATCH_HOOK_OPEN]		= "open",

@@ -79,10 +79,7 @@ static void store(int mem, const void *addr, __u64 val)
 static void help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
-	       "  [--rounds N] [--act move|pageout] [--gaps] [--skip HOOK]\n"
-	       "  [--expect-none | --expect-stale MIN]\n"
-	       "--gaps: P is the second page of the last of many ranges of two pages. An emulator\n"
-	       "may flush its whole TLB for a longer one, whatever its end.\n",
+	       "  [--rounds N] [--act move|pageout] [--skip HOOK] [--expect-none | --expect-stale MIN]\n",
 	       prog);
 }
 
@@ -92,17 +89,15 @@ int main(int argc, char **argv)
 		{ "rounds", required_argument, NULL, 'n' },
 		{ "skip", required_argument, NULL, 's' },
 		{ "act", required_argument, NULL, 'a' },
-		{ "gaps", no_argument, NULL, 'g' },
 		{ "expect-stale", required_argument, NULL, 'e' },
 		{ "expect-none", no_argument, NULL, '0' },
 		{ "help", no_argument, NULL, 'h' },
 		{ }
 	};
-	size_t psize = getpagesize(), len, i;
+	size_t psize = getpagesize(), len = NR_PAGES * psize, i;
 	long rounds = 200, want_stale = 0, failed = 0;
 	const char *skip = "none";
 	enum act act = ACT_MOVE;
-	bool gaps = false;
 	void *addrs[NR_PAGES];
 	int nodes[NR_PAGES];
 	int status[NR_PAGES];
@@ -114,7 +109,7 @@ int main(int argc, char **argv)
 	int mem;
 
 	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "n:s:a:ge:0h", options, NULL)) != -1) {
+	while ((opt = getopt_long(argc, argv, "n:s:a:e:0h", options, NULL)) != -1) {
 		switch (opt) {
 		case 'n':
 			rounds = tlb_rs_number(optarg, 1, 1000000);
@@ -127,9 +122,6 @@ int main(int argc, char **argv)
 				act = ACT_PAGEOUT;
 			else if (strcmp(optarg, "move"))
 				ksft_exit_fail_msg("no act '%s'\n", optarg);
-			break;
-		case 'g':
-			gaps = true;
 			break;
 		case 'e':
 			want_stale = tlb_rs_number(optarg, 1, 1000000);
@@ -146,7 +138,6 @@ int main(int argc, char **argv)
 		}
 	}
 
-	len = (gaps ? 3 * NR_PAGES / 2 : NR_PAGES) * psize;
 	if (tlb_rs_nr_cpus() < 2)
 		ksft_exit_skip("needs two CPUs\n");
 	if (act == ACT_MOVE && (tlb_rs_memory_nodes() & 3) != 3)
@@ -162,10 +153,10 @@ int main(int argc, char **argv)
 	if (act == ACT_MOVE && !tlb_rs_bind_node(base, len, 0))
 		ksft_exit_fail_msg("mbind: %s\n", strerror(errno));
 	memset(base, 0, len);
-	for (i = 0; i < NR_PAGES; i++)
-		addrs[i] = base + (i + (gaps ? i / 2 : 0)) * psize;
 	/* Not where a write to /proc/self/mem has its data in its own buffer. */
-	page_p = addrs[NR_PAGES - 1] + psize / 2;
+	page_p = (__u64 *)(base + (NR_PAGES - 1) * psize + psize / 2);
+	for (i = 0; i < NR_PAGES; i++)
+		addrs[i] = base + i * psize;
 	others = tlb_rs_mmap(NR_OTHERS * psize, SZ_2M);
 	madvise(others, NR_OTHERS * psize, MADV_NOHUGEPAGE);
 	mem = tlb_rs_open("/proc/self/mem", O_RDWR);
