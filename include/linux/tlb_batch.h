@@ -76,15 +76,18 @@ void tlb_batch_flush_slow(struct tlb_batch *batch, enum tlb_batch_reason reason)
 
 /* mm/tlb_batch/tlb_batch_shim.c */
 void tlb_batch_arch_issue(struct mm_struct *mm, unsigned long start,
+			  unsigned long end, enum tlb_batch_reason reason);
+void tlb_batch_arch_issue_mm(struct mm_struct *mm, unsigned long pages,
+			     enum tlb_batch_reason reason);
+void tlb_batch_arch_evict(struct mm_struct *mm, unsigned long start,
 			  unsigned long end);
-void tlb_batch_arch_issue_mm(struct mm_struct *mm);
 bool tlb_batch_arch_prefers_mm(unsigned long pages);
 bool tlb_batch_arch_flush(struct mm_struct *mm, unsigned long start,
-			  unsigned long end);
+			  unsigned long end, unsigned long pages,
+			  enum tlb_batch_reason reason);
 void tlb_batch_arch_order(void);
 void tlb_batch_arch_sync(void);
-void tlb_batch_account(struct mm_struct *mm, unsigned long ranges,
-		       unsigned long pages, enum tlb_batch_reason reason);
+void tlb_batch_account_evicted(unsigned long ranges, unsigned long pages);
 void tlb_batch_do_trace_add(struct mm_struct *mm, unsigned long start,
 			    unsigned long end);
 
@@ -139,14 +142,14 @@ static inline bool tlb_batch_add(struct tlb_batch *batch, struct mm_struct *mm,
 		tlb_batch_do_trace_add(mm, start, end);
 
 	if (!batch->nr) {
-		batch->range[0] = (struct tlb_batch_range){ mm, start, end };
+		batch->range[0] = (struct tlb_batch_range){ start, end, mm };
 		batch->nr = 1;
 		batch->unsynced = true;
 		return true;
 	}
 
-	last = &batch->range[batch->nr - 1];
-	if (last->mm == mm && last->end == start)
+	last = &batch->range[batch->last];
+	if (last->end == start && last->mm == mm)
 		last->end = end;
 	else
 		tlb_batch_add_slow(batch, mm, start, end);

@@ -22,24 +22,29 @@ struct mm_struct;
 
 /* User addresses [start, end) of @mm whose PTEs have been cleared. */
 struct tlb_batch_range {
-	struct mm_struct *mm;
 	unsigned long start;
 	unsigned long end;
+	struct mm_struct *mm;
 };
 
 /*
  * Owned by one task.  range[0..nr) is the TLB invalidation that the task owes
- * and has not issued yet, oldest first.  @unsynced says that an invalidation is
- * either in range[] or was issued without waiting for its completion; @issued
- * that there is one of the latter.  @held are the mms with a reference (mmgrab())
- * of the batch, the unused entries last and NULL.
+ * and has not issued yet; range[last] was filled last, and @last is 0 if @nr is.
+ * @unsynced says that an invalidation is either in range[] or was issued without
+ * waiting for its completion; @issued that there is one of the latter.  @evicted
+ * ranges of @evicted_bytes were issued for lack of room and are not accounted
+ * yet.  @held are the mms with a reference (mmgrab()) of the batch, the unused
+ * entries last and NULL.
  *
  * rust/kernel/mm/tlb_batch/ranges.rs has the same layout.
  */
 struct tlb_batch {
-	unsigned int nr;
+	u8 nr;
+	u8 last;
 	bool unsynced;
 	bool issued;
+	u32 evicted;
+	unsigned long evicted_bytes;
 	struct tlb_batch_range range[TLB_BATCH_RANGES];
 	struct mm_struct *held[TLB_BATCH_MMS];
 };

@@ -22,7 +22,7 @@ use kernel::{
     prelude::*, //
 };
 
-/// Owes `[start, end)` of `mm` when it cannot simply extend the youngest range.
+/// Owes `[start, end)` of `mm` when it cannot simply extend the last range.
 ///
 /// # Safety
 ///

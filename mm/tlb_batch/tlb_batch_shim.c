@@ -37,22 +37,69 @@ void tlb_batch_arch_order(void)
 }
 EXPORT_SYMBOL_GPL(tlb_batch_arch_order);
 
-void tlb_batch_arch_issue(struct mm_struct *mm, unsigned long start,
-			  unsigned long end)
+static noinline void trace_issued(struct mm_struct *mm, unsigned long start,
+				  unsigned long pages, enum tlb_batch_reason reason)
 {
-	if (tlb_batch_skip(TLB_BATCH_HOOK_FLUSH))
-		return;
-	arch_tlb_batch_issue(&current->tlb_ubc.arch, mm, start, end);
+	trace_tlb_batch_flush(mm, start, pages, reason);
+}
+
+/* Process context only, so that disabling preemption serves for all counters. */
+static __always_inline void account(unsigned long ranges, unsigned long pages,
+				    enum tlb_batch_reason reason)
+{
+	struct tlb_batch_stats *stats = get_cpu_ptr(&tlb_batch_stats);
+
+	stats->ranges[reason] += ranges;
+	stats->pages[reason] += pages;
+	__count_vm_events(TLB_BATCH_ISSUED_PAGES, pages);
+	__count_vm_events(TLB_BATCH_ISSUED_RANGES, ranges);
+	put_cpu_ptr(&tlb_batch_stats);
+}
+
+static __always_inline void issued(struct mm_struct *mm, unsigned long start,
+				   unsigned long pages, enum tlb_batch_reason reason)
+{
+	account(1, pages, reason);
+	if (trace_tlb_batch_flush_enabled())
+		trace_issued(mm, start, pages, reason);
+}
+
+void tlb_batch_arch_issue(struct mm_struct *mm, unsigned long start,
+			  unsigned long end, enum tlb_batch_reason reason)
+{
+	if (!tlb_batch_skip(TLB_BATCH_HOOK_FLUSH))
+		arch_tlb_batch_issue(&current->tlb_ubc.arch, mm, start, end);
+	issued(mm, start, (end - start) >> PAGE_SHIFT, reason);
 }
 EXPORT_SYMBOL_GPL(tlb_batch_arch_issue);
 
-void tlb_batch_arch_issue_mm(struct mm_struct *mm)
+void tlb_batch_arch_issue_mm(struct mm_struct *mm, unsigned long pages,
+			     enum tlb_batch_reason reason)
 {
-	if (tlb_batch_skip(TLB_BATCH_HOOK_FLUSH))
-		return;
-	arch_tlb_batch_issue_mm(&current->tlb_ubc.arch, mm);
+	if (!tlb_batch_skip(TLB_BATCH_HOOK_FLUSH))
+		arch_tlb_batch_issue_mm(&current->tlb_ubc.arch, mm);
+	issued(mm, 0, pages, reason);
 }
 EXPORT_SYMBOL_GPL(tlb_batch_arch_issue_mm);
+
+/* There may be one for each page, so they are counted later, and all at once. */
+void tlb_batch_arch_evict(struct mm_struct *mm, unsigned long start,
+			  unsigned long end)
+{
+	if (!tlb_batch_skip(TLB_BATCH_HOOK_FLUSH))
+		arch_tlb_batch_issue(&current->tlb_ubc.arch, mm, start, end);
+	if (trace_tlb_batch_flush_enabled())
+		trace_issued(mm, start, (end - start) >> PAGE_SHIFT,
+			     TLB_BATCH_OVERFLOW);
+}
+EXPORT_SYMBOL_GPL(tlb_batch_arch_evict);
+
+void tlb_batch_account_evicted(unsigned long ranges, unsigned long pages)
+{
+	account(ranges, pages, TLB_BATCH_OVERFLOW);
+	count_vm_events(TLB_BATCH_OVERFLOWS, ranges);
+}
+EXPORT_SYMBOL_GPL(tlb_batch_account_evicted);
 
 bool tlb_batch_arch_prefers_mm(unsigned long pages)
 {
@@ -61,7 +108,8 @@ bool tlb_batch_arch_prefers_mm(unsigned long pages)
 EXPORT_SYMBOL_GPL(tlb_batch_arch_prefers_mm);
 
 bool tlb_batch_arch_flush(struct mm_struct *mm, unsigned long start,
-			  unsigned long end)
+			  unsigned long end, unsigned long pages,
+			  enum tlb_batch_reason reason)
 {
 	/* Not what a test without this hook is about: let it do both steps. */
 	if (tlb_batch_skip(TLB_BATCH_HOOK_FLUSH) ||
@@ -69,6 +117,7 @@ bool tlb_batch_arch_flush(struct mm_struct *mm, unsigned long start,
 	    tlb_batch_skip(TLB_BATCH_HOOK_GEN) ||
 	    !arch_tlb_batch_flush(&current->tlb_ubc.arch, mm, start, end))
 		return false;
+	issued(mm, start, pages, reason);
 	count_vm_event(TLB_BATCH_SYNCS);
 	return true;
 }
@@ -83,19 +132,6 @@ void tlb_batch_arch_sync(void)
 	arch_tlbbatch_flush(&current->tlb_ubc.arch);
 }
 EXPORT_SYMBOL_GPL(tlb_batch_arch_sync);
-
-void tlb_batch_account(struct mm_struct *mm, unsigned long ranges,
-		       unsigned long pages, enum tlb_batch_reason reason)
-{
-	count_vm_events(TLB_BATCH_ISSUED_PAGES, pages);
-	count_vm_events(TLB_BATCH_ISSUED_RANGES, ranges);
-	if (reason == TLB_BATCH_OVERFLOW)
-		count_vm_events(TLB_BATCH_OVERFLOWS, ranges);
-	this_cpu_add(tlb_batch_stats.ranges[reason], ranges);
-	this_cpu_add(tlb_batch_stats.pages[reason], pages);
-	trace_tlb_batch_flush(mm, ranges, pages, reason);
-}
-EXPORT_SYMBOL_GPL(tlb_batch_account);
 
 void tlb_batch_do_trace_add(struct mm_struct *mm, unsigned long start,
 			    unsigned long end)

@@ -15,7 +15,7 @@ use std::{
 use verify::tlb_batch::ranges::{Holds, Ranges, Tlb, CAPACITY, HELD};
 
 const PAGE: usize = 4096;
-/// More than can be held, and enough for the oldest range to be of any of them.
+/// More than can be held, and enough for an evicted range to be of any of them.
 const MMS: usize = HELD + 3;
 const PAGES: usize = 96;
 
@@ -181,18 +181,21 @@ impl Drop for Hold {
 /// `struct tlb_batch` as C sees it.
 #[repr(C)]
 struct Raw {
-    nr: u32,
+    nr: u8,
+    last: u8,
     unsynced: bool,
     issued: bool,
+    evicted: u32,
+    evicted_bytes: usize,
     range: [RawRange; CAPACITY],
     held: [Option<Hold>; HELD],
 }
 
 #[repr(C)]
 struct RawRange {
-    mm: usize,
     start: usize,
     end: usize,
+    mm: usize,
 }
 
 /// The inline part of C's `tlb_batch_add()`. Returns whether that was all.
@@ -202,13 +205,13 @@ fn add_in_c(batch: &mut Ranges<usize, Hold>, mm: usize, start: usize, end: usize
     let raw = unsafe { &mut *std::ptr::from_mut(batch).cast::<Raw>() };
 
     if raw.nr == 0 {
-        raw.range[0] = RawRange { mm, start, end };
+        raw.range[0] = RawRange { start, end, mm };
         raw.nr = 1;
         raw.unsynced = true;
         return true;
     }
-    let last = &mut raw.range[raw.nr as usize - 1];
-    if last.mm == mm && last.end == start {
+    let last = &mut raw.range[raw.last as usize];
+    if last.end == start && last.mm == mm {
         last.end = end;
         return true;
     }
@@ -292,6 +295,7 @@ struct Run {
     batch: Ranges<usize, Hold>,
     tlb: Model,
     adds: usize,
+    evicted: u32,
     flushes: usize,
 }
 
@@ -301,6 +305,7 @@ impl Run {
             batch: Ranges::new(usize::MAX),
             tlb: Model::new(hardware),
             adds: 0,
+            evicted: 0,
             flushes: 0,
         }
     }
@@ -324,6 +329,7 @@ impl Run {
         }
         if let Some(owed) = self.batch.add(mm, start, end) {
             owed.issue(&mut self.tlb);
+            self.evicted += 1;
         }
     }
 
@@ -480,6 +486,7 @@ proptest! {
             prop_assert!(run.batch.len() <= CAPACITY);
         }
         run.flush();
+        prop_assert_eq!(run.batch.take_evicted().0, run.evicted);
         prop_assert!(run.state().issued <= run.adds);
         prop_assert!(run.state().synced <= run.flushes);
     }

@@ -10,8 +10,10 @@
 #include <linux/tracepoint.h>
 
 TRACE_DEFINE_ENUM(TLB_BATCH_RMAP_END);
+TRACE_DEFINE_ENUM(TLB_BATCH_MMS_FULL);
 TRACE_DEFINE_ENUM(TLB_BATCH_VA_OPEN);
 TRACE_DEFINE_ENUM(TLB_BATCH_OVERFLOW);
+TRACE_DEFINE_ENUM(TLB_BATCH_UNLOCK);
 TRACE_DEFINE_ENUM(TLB_BATCH_PUT_BACK);
 TRACE_DEFINE_ENUM(TLB_BATCH_FLUSH);
 
@@ -33,29 +35,34 @@ TRACE_EVENT(tlb_batch_add,
 		  (__entry->end - __entry->start) >> PAGE_SHIFT)
 );
 
-/* The ranges owed to one mm were handed to the hardware. */
+/*
+ * A range was handed to the hardware, or several of one mm in one operation;
+ * @start is 0 if that is an invalidation of all of the mm.
+ */
 TRACE_EVENT(tlb_batch_flush,
-	TP_PROTO(struct mm_struct *mm, unsigned long ranges, unsigned long pages,
+	TP_PROTO(struct mm_struct *mm, unsigned long start, unsigned long pages,
 		 int reason),
-	TP_ARGS(mm, ranges, pages, reason),
+	TP_ARGS(mm, start, pages, reason),
 	TP_STRUCT__entry(
 		__field(void *, mm)
-		__field(unsigned long, ranges)
+		__field(unsigned long, start)
 		__field(unsigned long, pages)
 		__field(int, reason)
 	),
 	TP_fast_assign(
 		__entry->mm = mm;
-		__entry->ranges = ranges;
+		__entry->start = start;
 		__entry->pages = pages;
 		__entry->reason = reason;
 	),
-	TP_printk("mm=%p ranges=%lu pages=%lu reason=%s", __entry->mm,
-		  __entry->ranges, __entry->pages,
+	TP_printk("mm=%p start=0x%lx pages=%lu reason=%s", __entry->mm,
+		  __entry->start, __entry->pages,
 		  __print_symbolic(__entry->reason,
 				   { TLB_BATCH_RMAP_END, "rmap_end" },
+				   { TLB_BATCH_MMS_FULL, "mms_full" },
 				   { TLB_BATCH_VA_OPEN, "va_open" },
 				   { TLB_BATCH_OVERFLOW, "overflow" },
+				   { TLB_BATCH_UNLOCK, "unlock" },
 				   { TLB_BATCH_PUT_BACK, "put_back" },
 				   { TLB_BATCH_FLUSH, "flush" }))
 );

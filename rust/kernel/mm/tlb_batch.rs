@@ -94,64 +94,26 @@ impl Reason {
     }
 }
 
-/// Issues invalidations to the hardware, and accounts them per address space.
-struct Hardware {
-    reason: Reason,
-    mm: MmPtr,
-    ranges: usize,
-    pages: usize,
-}
-
-impl Hardware {
-    #[inline]
-    fn new(reason: Reason) -> Self {
-        Self {
-            reason,
-            mm: ptr::null_mut(),
-            ranges: 0,
-            pages: 0,
-        }
-    }
-
-    /// Accounts what was issued for the current address space, if anything.
-    #[inline]
-    fn account(&mut self) {
-        if self.ranges != 0 {
-            // SAFETY: `mm` is only printed as a number, never followed.
-            unsafe {
-                bindings::tlb_batch_account(self.mm, self.ranges, self.pages, self.reason as u32)
-            };
-        }
-        self.ranges = 0;
-        self.pages = 0;
-    }
-
-    /// Adds one operation for `bytes` of `mm`.
-    #[inline]
-    fn count(&mut self, mm: MmPtr, bytes: usize) {
-        if mm != self.mm {
-            self.account();
-            self.mm = mm;
-        }
-        // Statistics, so wrapping is right.
-        self.ranges = self.ranges.wrapping_add(1);
-        self.pages = self.pages.wrapping_add(bytes / PAGE_SIZE);
-    }
-}
+/// Issues invalidations to the hardware, which accounts them to a reason.
+struct Hardware(Reason);
 
 impl Tlb<MmPtr> for Hardware {
     #[inline]
     fn issue(&mut self, mm: MmPtr, start: usize, end: usize) {
         // SAFETY: `mm` came out of a `TlbBatch`, whose invariants say that it is alive.
-        unsafe { bindings::tlb_batch_arch_issue(mm, start, end) };
-        self.count(mm, end.wrapping_sub(start));
+        unsafe { bindings::tlb_batch_arch_issue(mm, start, end, self.0 as u32) };
     }
 
     #[inline]
     fn issue_mm(&mut self, mm: MmPtr, bytes: usize) {
         // SAFETY: As above.
-        unsafe { bindings::tlb_batch_arch_issue_mm(mm) };
-        self.count(mm, bytes);
+        unsafe { bindings::tlb_batch_arch_issue_mm(mm, bytes / PAGE_SIZE, self.0 as u32) };
+    }
+
+    #[inline]
+    fn evict(&mut self, mm: MmPtr, start: usize, end: usize) {
+        // SAFETY: As above.
+        unsafe { bindings::tlb_batch_arch_evict(mm, start, end) };
     }
 
     #[inline]
@@ -162,13 +124,10 @@ impl Tlb<MmPtr> for Hardware {
 
     #[inline]
     fn flush(&mut self, mm: MmPtr, start: usize, end: usize, bytes: usize) -> bool {
-        // SAFETY: As in `issue()` and `sync()`.
-        let done = unsafe { bindings::tlb_batch_arch_flush(mm, start, end) };
+        let pages = bytes / PAGE_SIZE;
 
-        if done {
-            self.count(mm, bytes);
-        }
-        done
+        // SAFETY: As in `issue()` and `sync()`.
+        unsafe { bindings::tlb_batch_arch_flush(mm, start, end, pages, self.0 as u32) }
     }
 
     #[inline]
@@ -271,8 +230,8 @@ impl<'mm> TlbBatch<'mm> {
 
     /// Owes the invalidation of the pages in `range`, whose entries are already cleared.
     ///
-    /// The clears are ordered before what the caller writes next. If the batch is full, its
-    /// oldest range is issued at once.
+    /// The clears are ordered before what the caller writes next. If the batch is full, the range
+    /// that was filled first is issued at once.
     ///
     /// May be called with the page table lock held; never sleeps or allocates.
     ///
@@ -301,10 +260,7 @@ impl<'mm> TlbBatch<'mm> {
     pub unsafe fn add_raw(&mut self, mm: *mut bindings::mm_struct, start: usize, end: usize) {
         // INVARIANT: The caller promises that `mm` is alive for `'mm`.
         if let Some(owed) = self.ranges.add(mm, start, end) {
-            let mut hardware = Hardware::new(Reason::Overflow);
-
-            owed.issue(&mut hardware);
-            hardware.account();
+            owed.issue(&mut Hardware(Reason::Overflow));
         }
     }
 
@@ -338,12 +294,10 @@ impl<'mm> TlbBatch<'mm> {
     /// ```
     #[inline]
     pub fn hold(&mut self, mm: &Mm) {
-        let mut hardware = Hardware::new(Reason::MmsFull);
+        let mut full = Hardware(Reason::MmsFull);
 
         // INVARIANT: A reference of its own keeps `mm` alive from here on.
-        self.ranges
-            .hold(mm.as_raw(), || ARef::from(mm), &mut hardware);
-        hardware.account();
+        self.ranges.hold(mm.as_raw(), || ARef::from(mm), &mut full);
     }
 
     /// Drops the references that [`TlbBatch::hold`] took, unless something is still owed.
@@ -377,10 +331,7 @@ impl<'mm> TlbBatch<'mm> {
     /// May be called with the page table lock held; never sleeps.
     #[inline]
     pub fn issue(&mut self, reason: Reason) {
-        let mut hardware = Hardware::new(reason);
-
-        self.ranges.issue(&mut hardware);
-        hardware.account();
+        self.ranges.issue(&mut Hardware(reason));
     }
 
     /// Issues all that is owed and returns when no TLB holds any of it.
@@ -389,10 +340,13 @@ impl<'mm> TlbBatch<'mm> {
     /// other CPUs. Never sleeps.
     #[inline]
     pub fn flush(&mut self, reason: Reason) {
-        let mut hardware = Hardware::new(reason);
+        self.ranges.flush(&mut Hardware(reason));
 
-        self.ranges.flush(&mut hardware);
-        hardware.account();
+        let (evicted, bytes) = self.ranges.take_evicted();
+        if evicted != 0 {
+            // SAFETY: Adds to counters, in process context.
+            unsafe { bindings::tlb_batch_account_evicted(evicted as usize, bytes / PAGE_SIZE) };
+        }
     }
 }
 
@@ -455,6 +409,7 @@ mod tests {
         one_operation: bool,
         issued: usize,
         issued_mm: usize,
+        evicted: usize,
         synced: usize,
     }
 
@@ -464,6 +419,11 @@ mod tests {
                 self.cached[mm] &= !(1 << page);
             }
             self.issued += 1;
+        }
+
+        fn evict(&mut self, mm: usize, start: usize, end: usize) {
+            self.issue(mm, start, end);
+            self.evicted += 1;
         }
 
         fn issue_mm(&mut self, mm: usize, _: usize) {
@@ -504,6 +464,8 @@ mod tests {
             nr: 1,
             unsynced: true,
             issued: true,
+            evicted: 2,
+            evicted_bytes: 3 * PAGE,
             ..Default::default()
         };
 
@@ -514,10 +476,10 @@ mod tests {
         // SAFETY: Both are plain data of the same size, and a null pointer is `None`.
         let mut ranges: MmRanges = unsafe { core::mem::transmute(raw) };
 
-        struct Expect(usize);
+        struct Expect(usize, (usize, usize, usize));
         impl Tlb<MmPtr> for Expect {
             fn issue(&mut self, mm: MmPtr, start: usize, end: usize) {
-                assert_eq!((mm.addr(), start, end), (0x1000, 2 * PAGE, 5 * PAGE));
+                assert_eq!((mm.addr(), start, end), self.1);
                 self.0 += 1;
             }
             fn issue_mm(&mut self, _: MmPtr, _: usize) {
@@ -535,14 +497,26 @@ mod tests {
                 self.0 += 10;
             }
         }
-        let mut expect = Expect(0);
+        let mut expect = Expect(0, (0x1000, 2 * PAGE, 5 * PAGE));
 
         assert_eq!(ranges.len(), 1);
         assert_eq!(ranges.held().count(), 0);
+        assert_eq!(ranges.take_evicted(), (2, 3 * PAGE));
         ranges.flush(&mut expect);
         assert_eq!(expect.0, 11);
-        assert_eq!(offset_of!(bindings::tlb_batch, nr), 0);
-        assert_eq!(offset_of!(bindings::tlb_batch, unsynced), size_of::<u32>());
+
+        // What was filled last is the one that C extends, and evicted last.
+        for i in 0..=ranges::CAPACITY {
+            let evicted = ranges.add(ptr::null_mut(), 4 * i * PAGE, (4 * i + 1) * PAGE);
+            assert_eq!(evicted.is_some(), i == ranges::CAPACITY);
+            if let Some(owed) = evicted {
+                owed.issue(&mut Expect(0, (0, 0, PAGE)));
+            }
+        }
+        // SAFETY: As above.
+        let raw: bindings::tlb_batch = unsafe { core::mem::transmute(ranges) };
+        assert_eq!((raw.nr, raw.last), (ranges::CAPACITY as u8, 0));
+        assert_eq!(raw.range[0].start, 4 * ranges::CAPACITY * PAGE);
         assert_eq!(
             offset_of!(bindings::tlb_batch, held) + ranges::HELD * size_of::<usize>(),
             size_of::<MmRanges>()
@@ -598,7 +572,7 @@ mod tests {
 
     /// A batch that coalesces nothing issues one operation per page, as without it.
     #[test]
-    fn overflow_issues_the_oldest() {
+    fn overflow_issues_the_first() {
         let mut batch = Batch::new(0);
         let mut tlb = Model::default();
 
@@ -606,8 +580,10 @@ mod tests {
             add(&mut batch, &mut tlb, 0, 2 * i, 1);
         }
         assert_eq!(batch.len(), ranges::CAPACITY);
-        assert_eq!(tlb.issued, 3);
+        assert_eq!((tlb.issued, tlb.evicted), (3, 3));
         assert_eq!(tlb.cached[0] & 0b11_1111, 0);
+        assert_eq!(batch.take_evicted(), (3, 3 * PAGE));
+        assert_eq!(batch.take_evicted(), (0, 0));
         batch.flush(&mut tlb);
         assert_eq!((tlb.cached, tlb.issued), ([0; 8], ranges::CAPACITY + 3));
     }

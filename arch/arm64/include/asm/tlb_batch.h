@@ -50,9 +50,9 @@ static inline pte_t arch_tlb_batch_pte(pte_t pte)
  * ISHST in here is executed before the ASID is read: a CPU that rolls the ASID
  * over must not refill its TLB from the old PTE under the new number.
  */
-static inline void arch_tlb_batch_issue(struct arch_tlbflush_unmap_batch *batch,
-					struct mm_struct *mm,
-					unsigned long start, unsigned long end)
+static __always_inline void
+arch_tlb_batch_issue(struct arch_tlbflush_unmap_batch *batch, struct mm_struct *mm,
+		     unsigned long start, unsigned long end)
 {
 	struct vm_area_struct vma = { .vm_mm = mm, .vm_flags = 0 };
 

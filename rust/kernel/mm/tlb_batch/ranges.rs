@@ -23,6 +23,13 @@ pub trait Tlb<M> {
     /// Starts the invalidation of `[start, end)` of `mm` on every CPU.
     fn issue(&mut self, mm: M, start: usize, end: usize);
 
+    /// The same for a range that leaves the batch for lack of room, which the batch counts itself:
+    /// see [`Ranges::take_evicted`].
+    #[inline]
+    fn evict(&mut self, mm: M, start: usize, end: usize) {
+        self.issue(mm, start, end);
+    }
+
     /// Starts the invalidation of all of `mm` on every CPU, in place of ranges of `bytes` in all.
     fn issue_mm(&mut self, mm: M, bytes: usize);
 
@@ -47,16 +54,22 @@ pub trait Holds<M> {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Range<M> {
-    mm: M,
     start: usize,
     end: usize,
+    mm: M,
 }
 
 impl<M: Copy + PartialEq> Range<M> {
     /// Overlapping ranges and adjacent ones can be one range without covering anything else.
     #[inline]
     fn touches(&self, other: &Self) -> bool {
-        self.mm == other.mm && self.start <= other.end && other.start <= self.end
+        self.start <= other.end && other.start <= self.end && self.mm == other.mm
+    }
+
+    /// Length in bytes.
+    #[inline]
+    fn len(&self) -> usize {
+        self.end.wrapping_sub(self.start)
     }
 
     #[inline]
@@ -81,6 +94,7 @@ pub struct Owed<M> {
 #[derive(Clone, Copy)]
 enum What {
     Range { start: usize, end: usize },
+    Evicted { start: usize, end: usize },
     Mm { bytes: usize },
 }
 
@@ -101,6 +115,7 @@ impl<M: Copy> Owed<M> {
 
         match owed.what {
             What::Range { start, end } => tlb.issue(owed.mm, start, end),
+            What::Evicted { start, end } => tlb.evict(owed.mm, start, end),
             What::Mm { bytes } => tlb.issue_mm(owed.mm, bytes),
         }
     }
@@ -110,7 +125,9 @@ impl<M: Copy> Owed<M> {
 ///
 /// # Invariants
 ///
-/// - The first `nr` entries of `range` are owed, the oldest first. `nr` is at most [`CAPACITY`].
+/// - The first `nr` entries of `range` are owed. `nr` is at most [`CAPACITY`].
+/// - `last` is one of these, the one that was filled last unless it has joined others, and 0 if
+///   there is none.
 /// - No two of them touch each other, unless C put them side by side in an order that only
 ///   [`Ranges::add`] would have noticed: this costs an operation, never coverage.
 /// - `unsynced` is set if any of them is owed, or if one was issued since the last sync; `issued`
@@ -118,9 +135,12 @@ impl<M: Copy> Owed<M> {
 /// - The entries of `held` that are not `None` come first and name different address spaces.
 #[repr(C)]
 pub struct Ranges<M, H> {
-    nr: u32,
+    nr: u8,
+    last: u8,
     unsynced: bool,
     issued: bool,
+    evicted: u32,
+    evicted_bytes: usize,
     range: [Range<M>; CAPACITY],
     held: [Option<H>; HELD],
 }
@@ -132,12 +152,15 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
         // INVARIANT: Nothing is owed or held.
         Self {
             nr: 0,
+            last: 0,
             unsynced: false,
             issued: false,
+            evicted: 0,
+            evicted_bytes: 0,
             range: [Range {
-                mm: filler,
                 start: 0,
                 end: 0,
+                mm: filler,
             }; CAPACITY],
             held: [const { None }; HELD],
         }
@@ -147,7 +170,7 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
     #[inline]
     pub fn len(&self) -> usize {
         // The bound is an invariant; `min` lets the compiler rely on it.
-        (self.nr as usize).min(CAPACITY)
+        usize::from(self.nr).min(CAPACITY)
     }
 
     /// Whether no range is owed. The completion of an issued one may be.
@@ -165,10 +188,10 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
     /// The address spaces that are kept from being freed.
     #[inline]
     pub fn held(&self) -> impl Iterator<Item = M> + '_ {
-        self.held.iter().flatten().map(Holds::mm)
+        self.held.iter().map_while(Option::as_ref).map(Holds::mm)
     }
 
-    /// The ranges that are owed, oldest first.
+    /// The ranges that are owed.
     #[inline]
     fn owed(&self) -> impl Iterator<Item = &Range<M>> {
         self.range.iter().take(self.len())
@@ -179,33 +202,40 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
     fn sum(&self, mm: M) -> (usize, usize) {
         self.owed()
             .filter(|r| r.mm == mm)
-            .fold((0, 0), |(nr, bytes), r| {
-                (nr + 1, bytes.saturating_add(r.end.saturating_sub(r.start)))
+            .fold((0usize, 0usize), |(nr, bytes), r| {
+                // At most `CAPACITY`, and no address space is longer than `usize`.
+                (nr.wrapping_add(1), bytes.wrapping_add(r.len()))
             })
     }
 
-    /// Removes the `index`th range, keeping the others in order of age.
+    /// Forgets all ranges, for which its caller becomes liable.
     #[inline]
-    fn remove(&mut self, index: usize) {
-        let len = self.len();
-
-        for i in index..len.saturating_sub(1) {
-            if let [to, from] = &mut self.range[i..=i + 1] {
-                *to = *from;
-            }
-        }
-        // INVARIANT: One entry fewer, the rest moved up.
-        self.nr = len.saturating_sub(1) as u32;
+    fn clear(&mut self) {
+        // INVARIANT: `unsynced` stays set: somebody is about to issue them.
+        self.nr = 0;
+        self.last = 0;
     }
 
-    /// Removes the `index`th range, for which its caller becomes liable.
+    /// Removes the `index`th range, for which its caller becomes liable. The last one in the array
+    /// takes its place.
     #[inline]
-    fn take_at(&mut self, index: usize) -> Owed<M> {
-        let Range { mm, start, end } = self.range[index];
+    fn remove(&mut self, index: usize) -> Range<M> {
+        let removed = self.range[index % CAPACITY];
+        let end = self.len().saturating_sub(1);
 
-        // INVARIANT: `unsynced` stays set: somebody is about to issue what was taken.
+        self.range[index % CAPACITY] = self.range[end % CAPACITY];
+        // INVARIANT: One entry fewer, and `last` follows the one that moved or is any other.
+        self.nr = end as u8;
+        if usize::from(self.last) >= end {
+            self.last = if index < end { index as u8 } else { 0 };
+        }
+        removed
+    }
+
+    /// What has to be issued of a range that was in the batch.
+    #[inline]
+    fn owe(&mut self, Range { start, end, mm }: Range<M>) -> Owed<M> {
         self.issued = true;
-        self.remove(index);
         Owed {
             mm,
             what: What::Range { start, end },
@@ -214,49 +244,95 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
 
     /// Owes the invalidation of `[start, end)` of `mm`.
     ///
-    /// The new range swallows those that it touches. If the batch is full of others, the oldest
-    /// leaves it and is returned: the caller issues it, so that a batch that never coalesces
-    /// costs as many operations as no batch.
+    /// The new range joins those that it touches. If the batch is full of others, the one that was
+    /// filled first leaves it and is returned: the caller issues it, so that a batch that never
+    /// coalesces costs as many operations as no batch.
     #[inline]
     #[must_use = "an evicted range must be issued"]
     pub fn add(&mut self, mm: M, start: usize, end: usize) -> Option<Owed<M>> {
-        let mut new = Range { mm, start, end };
-        let mut i = 0;
+        let new = Range { start, end, mm };
+        let len = self.len();
 
-        // A range that grew may touch one that was passed over before, if C put them side by
-        // side: start again. Each round removes an entry, so there are at most `CAPACITY`.
+        // All entries, so that the loop has no condition; those that are not owed come last.
+        match self.range.iter().position(|r| r.touches(&new)) {
+            Some(index) if index < len => {
+                self.join(index, new);
+                None
+            }
+            _ if len < CAPACITY => {
+                self.range[len] = new;
+                // INVARIANT: The new entry is the last and touches no other.
+                self.last = len as u8;
+                self.nr = len as u8 + 1;
+                self.unsynced = true;
+                None
+            }
+            // Behind the last comes the first, as in any ring.
+            _ => Some(self.replace((usize::from(self.last) + 1) % CAPACITY, new)),
+        }
+    }
+
+    /// Extends the `index`th range by `new`, which touches none of those before.
+    #[inline]
+    fn join(&mut self, index: usize, mut new: Range<M>) {
+        new.absorb(&self.range[index % CAPACITY]);
+        self.range[index % CAPACITY] = new;
+
+        let mut i = index + 1;
         while i < self.len() {
-            let old = self.range[i];
+            if self.range[i].touches(&new) {
+                let other = self.remove(i);
 
-            if old.touches(&new) {
-                new.absorb(&old);
-                self.remove(i);
-                i = 0;
+                new.absorb(&other);
+                self.range[index % CAPACITY] = new;
             } else {
                 i += 1;
             }
         }
-
-        let evicted = (self.len() == CAPACITY).then(|| self.take_at(0));
-
-        let len = self.len();
-        if let Some(slot) = self.range.get_mut(len) {
-            *slot = new;
-            // INVARIANT: The new entry is the youngest and touches no other: the loop above
-            // swallowed those. There was room, because `len` is an index.
-            self.nr = (len + 1) as u32;
-            self.unsynced = true;
-        }
-        evicted
     }
 
-    /// Takes the oldest range out of the batch.
+    /// Puts `new` in the place of a range that is issued for lack of room.
+    #[inline]
+    fn replace(&mut self, index: usize, new: Range<M>) -> Owed<M> {
+        let old = core::mem::replace(&mut self.range[index % CAPACITY], new);
+
+        // INVARIANT: As many as before, and the new one touches no other.
+        self.last = index as u8;
+        // Statistics, so wrapping is right.
+        self.evicted = self.evicted.wrapping_add(1);
+        self.evicted_bytes = self.evicted_bytes.wrapping_add(old.len());
+        self.issued = true;
+        Owed {
+            mm: old.mm,
+            what: What::Evicted {
+                start: old.start,
+                end: old.end,
+            },
+        }
+    }
+
+    /// Number of ranges that [`Ranges::add`] evicted since the last call, and their length in
+    /// bytes.
+    #[inline]
+    pub fn take_evicted(&mut self) -> (u32, usize) {
+        (
+            core::mem::take(&mut self.evicted),
+            core::mem::take(&mut self.evicted_bytes),
+        )
+    }
+
+    /// Takes a range out of the batch.
     ///
     /// To be issued before the next [`Ranges::flush`], which is to wait for it.
     #[inline]
     #[must_use = "what was taken must be issued"]
     pub fn take(&mut self) -> Option<Owed<M>> {
-        (!self.is_empty()).then(|| self.take_at(0))
+        if self.is_empty() {
+            return None;
+        }
+        let range = self.remove(0);
+
+        Some(self.owe(range))
     }
 
     /// Issues all that is owed of `mm`, without waiting.
@@ -269,10 +345,12 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
         while i < self.len() {
             if self.range[i].mm != mm {
                 i += 1;
-            } else if whole {
-                self.remove(i);
-            } else {
-                self.take_at(i).issue(tlb);
+                continue;
+            }
+            let range = self.remove(i);
+
+            if !whole {
+                self.owe(range).issue(tlb);
             }
         }
         if whole {
@@ -287,10 +365,24 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
         }
     }
 
-    /// Issues everything that is owed, the address space of the oldest range first, without
-    /// waiting.
+    /// Issues everything that is owed, one address space after the other, without waiting.
     #[inline]
     pub fn issue(&mut self, tlb: &mut impl Tlb<M>) {
+        // A page that has no neighbours must not pay for those that have.
+        match self.nr {
+            0 => {}
+            1 => {
+                let range = self.range[0];
+
+                self.clear();
+                self.owe(range).issue(tlb);
+            }
+            _ => self.issue_many(tlb),
+        }
+    }
+
+    #[inline(never)]
+    fn issue_many(&mut self, tlb: &mut impl Tlb<M>) {
         while !self.is_empty() {
             self.issue_mm(self.range[0].mm, tlb);
         }
@@ -302,7 +394,7 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
     /// `mm` is issued instead.
     #[inline]
     pub fn hold(&mut self, mm: M, grab: impl FnOnce() -> H, tlb: &mut impl Tlb<M>) {
-        if self.owed().all(|r| r.mm != mm) || self.held().any(|held| held == mm) {
+        if self.held().any(|held| held == mm) || self.owed().all(|r| r.mm != mm) {
             return;
         }
         match self.held.iter_mut().find(|held| held.is_none()) {
@@ -334,21 +426,34 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
     /// issued yet.
     #[inline]
     fn flush_one_mm(&mut self, tlb: &mut impl Tlb<M>) -> bool {
-        let Some(mut hull) = self.owed().next().copied() else {
+        let hull = match self.nr {
+            _ if self.issued => None,
+            0 => None,
+            1 => Some((self.range[0], self.range[0].len())),
+            _ => self.hull_of_one_mm(),
+        };
+        let Some((Range { start, end, mm }, bytes)) = hull else {
             return false;
         };
-        if self.issued || self.owed().any(|r| r.mm != hull.mm) {
-            return false;
-        }
-        self.owed().for_each(|r| hull.absorb(r));
 
-        let (_, bytes) = self.sum(hull.mm);
-        let done = tlb.flush(hull.mm, hull.start, hull.end, bytes);
+        let done = tlb.flush(mm, start, end, bytes);
         if done {
             // INVARIANT: The hull covered all of them.
-            self.nr = 0;
+            self.clear();
         }
         done
+    }
+
+    /// The hull of all ranges and the bytes in them, if they are of one address space.
+    #[inline(never)]
+    fn hull_of_one_mm(&self) -> Option<(Range<M>, usize)> {
+        let mut hull = self.range[0];
+
+        if self.owed().any(|r| r.mm != hull.mm) {
+            return None;
+        }
+        self.owed().for_each(|r| hull.absorb(r));
+        Some((hull, self.sum(hull.mm).1))
     }
 
     /// Drops the references to the address spaces.
@@ -357,7 +462,7 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
     #[inline]
     pub fn release(&mut self) {
         if self.is_empty() {
-            self.held.iter_mut().for_each(|held| *held = None);
+            self.held.iter_mut().map_while(Option::take).for_each(drop);
         }
     }
 }
