@@ -208,8 +208,10 @@ class Errors(Case):
     def test_interrupted_build(self):
         """Stopping the tool stops what it runs."""
         pid = self.dir / "pid"
-        code = (f"import sys; sys.path.insert(0, {str(HERE)!r}); import common, pathlib\n"
-                f"common.main(lambda: common.logged(['sh', '-c', 'echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 600'], "
+        # Whoever started the tests in the background may have told all of them to ignore SIGINT.
+        code = (f"import sys; sys.path.insert(0, {str(HERE)!r}); import common, pathlib, signal\n"
+                "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+                f"common.main(lambda: common.logged(['sh', '-c', 'echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 120'], "
                 f"pathlib.Path({str(self.dir / 'log')!r}), 'building'))")
         for sig in (signal.SIGTERM, signal.SIGINT):
             pid.unlink(missing_ok=True)
