@@ -30,6 +30,7 @@ help:
 #:   make boot INITRD=file    boot an initramfs of yours; or JOB='shell commands'
 #:   make shell               a shell in the guest
 #:   make bench               measurements, into build/bench/
+#:   make selftests           the kernel tree's own mm selftests on both, compared; TESTS='cow migration'
 #:   make meter programs      the QEMU plugin, the guest programs
 #:   make check               what of the toolchain is here; make setup: install the rest
 #:   make source              fetch the kernel source into ~/.cache/tlb-rs
@@ -69,7 +70,7 @@ boot: $(IMAGE) $(plugin)
 shell: $(IMAGE) $(plugin)
 	@$(GUEST) shell $(guest_options)
 
-run test bench: setup
+run test bench selftests: setup
 	@$(PYTHON) tools/$(if $(filter run,$@),report/run,$@/$@).py
 
 guest-tools:
@@ -97,10 +98,10 @@ series:
 	@$(KERNEL) series $(where) $(if $(OUT),--out '$(OUT)')
 
 clean:
-	rm -rf build/meter build/guest build/bench build/report
+	rm -rf build/meter build/guest build/bench build/report build/selftests
 
 distclean:
 	rm -rf build
 
-.PHONY: help kernel boot shell run test bench guest-tools meter programs check setup source edit refresh \
+.PHONY: help kernel boot shell run test bench selftests guest-tools meter programs check setup source edit refresh \
 	apply unapply series clean distclean

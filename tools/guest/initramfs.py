@@ -85,19 +85,17 @@ def debian_sources(tmp):
     return rows
 
 
-def foreign_busybox(arch):
-    """busybox-static of another architecture, by a private apt configuration.
+@contextlib.contextmanager
+def unpacked(arch, *packages):
+    """A temporary directory with the contents of Debian packages of `arch`, by a private apt configuration.
 
     Nothing is installed and the machine's own lists stay as they are.
     """
-    target = cache_dir() / f"busybox-{arch}"
-    if target.exists():
-        return target
     deb_arch = ARCHES[arch][0]
     keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
     if not os.path.exists(keyring):
         raise GuestError(f"no Debian keyring: {apt_command('debian-archive-keyring')}")
-    print(f"fetching busybox-static for {arch} (once)", file=sys.stderr)
+    print(f"fetching {' '.join(packages)} for {arch} (once)", file=sys.stderr)
     cache_dir().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache_dir()) as name:
         tmp = Path(name)
@@ -120,15 +118,25 @@ def foreign_busybox(arch):
         # Options of /etc/apt are read after APT_CONFIG; -c is read last.
         apt = ["apt-get", "-q", "-c", str(tmp / "apt.conf")]
         run(apt + ["update"])
-        run(apt + ["download", "busybox-static"], cwd=tmp)
-        debs = list(tmp.glob("busybox-static_*.deb"))
-        if len(debs) != 1:
-            raise GuestError(f"apt-get download busybox-static brought {len(debs)} packages")
-        run(["dpkg-deb", "-x", debs[0], tmp / "root"])
-        binary = next((tmp / "root" / place for place in ("bin/busybox", "usr/bin/busybox")
-                       if (tmp / "root" / place).is_file()), None)
+        run([*apt, "download", *packages], cwd=tmp)
+        for package in packages:
+            debs = list(tmp.glob(f"{package}_*.deb"))
+            if len(debs) != 1:
+                raise GuestError(f"apt-get download {package} brought {len(debs)} packages")
+            run(["dpkg-deb", "-x", debs[0], tmp / "root"])
+        yield tmp / "root"
+
+
+def foreign_busybox(arch):
+    """busybox-static of another architecture."""
+    target = cache_dir() / f"busybox-{arch}"
+    if target.exists():
+        return target
+    with unpacked(arch, "busybox-static") as root:
+        binary = next((root / place for place in ("bin/busybox", "usr/bin/busybox")
+                       if (root / place).is_file()), None)
         if binary is None:
-            raise GuestError(f"no busybox in {debs[0].name}")
+            raise GuestError("no busybox in busybox-static")
         os.replace(binary, target)
     return target
 

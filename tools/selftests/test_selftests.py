@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Tests of the comparison, on made-up consoles."""
+
+import contextlib
+import io
+import sys
+import tempfile
+import types
+import unittest
+from pathlib import Path
+from unittest import mock
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), *(str(HERE.parent / name) for name in ("report", "guest", "kernel"))]
+# pylint: disable=wrong-import-position
+import guest  # noqa: E402
+import selftests  # noqa: E402
+from selftests import SPLAT, STATUS, counted, differences, explain, regressions, tap, totals  # noqa: E402
+
+
+def result(text, status=0, **more):
+    ended = "" if status is None else f"\ntlb-rs: job exit {status}\n"
+    return guest.Result(console=f"[    0.100000] ok 9 the kernel\ntlb-rs: job start\n{text}{ended}", job_exit=status,
+                        **{"boot_seconds": 2.0, "seconds": 10.0, **more})
+
+
+def run(text, status=0, **more):
+    return selftests.cases(result(text, status, **more), 100)
+
+
+GOOD = run("TAP version 13\n1..3\nok 1 a\nok 2 b # SKIP no swap\nok 3 c\n")
+
+
+class Reading(unittest.TestCase):
+    def test_forms_of_a_line(self):
+        self.assertEqual(tap("ok 1 plain\n"
+                             "not ok 2 - dashed\n"
+                             "ok 3 # SKIP before\n"
+                             "ok 4 behind # SKIP for a reason\n"
+                             "ok 5 # XFAIL known\n"
+                             "ok 6 # XPASS unexpected\n"
+                             "not ok 7 diagnosed #  status 1\n"
+                             "not ok 8 # error odd\n"
+                             "    ok 9 nested\n"
+                             "# ok 10 a comment\n"
+                             "ok, no case\n"
+                             "ok 11\n"),
+                         {"plain": "pass", "dashed": "fail", "before": "skip", "behind": "skip", "known": "xfail",
+                          "unexpected": "pass", "diagnosed": "fail", "odd": "fail", "nested": "pass", "": "pass"})
+
+    def test_equal_names_are_told_apart(self):
+        self.assertEqual(tap("ok 1 a\nnot ok 2 a\nok 3 a\n"), {"a": "pass", "a (2)": "fail", "a (3)": "pass"})
+
+    def test_a_message_tears_a_line(self):
+        found = run("ok 1 Split hu[    9.123456][  T77] cow (77): drop_caches: 3\r\nge pages\nok 2 b\n")
+        self.assertEqual(found, {"Split huge pages": "pass", "b": "pass", STATUS: "pass"})
+
+    def test_only_the_job_counts(self):
+        self.assertEqual(run(""), {STATUS: "pass"})
+
+    def test_status(self):
+        for status, what in ((0, "pass"), (4, "skip"), (1, "fail"), (139, "fail"), (137, "fail"), (None, "fail")):
+            self.assertEqual(run("text", status)[STATUS], what, status)
+        self.assertEqual(run("text", 137, seconds=102.0)[STATUS], "timeout")
+        self.assertEqual(run("text", None, timed_out=True)[STATUS], "timeout")
+
+    def test_reports_of_two_boots_have_one_name(self):
+        first, second = (run("", splats=["------------[ cut here ]------------\n"
+                                         f"WARNING: mm/rmap.c:{n} at f+0x{n}, CPU#{n}: cow/{n}\nModules linked in:"])
+                         for n in (17, 2345))
+        self.assertEqual(first, second)
+        self.assertEqual(list(first)[1], SPLAT + "WARNING: mm/rmap.c:N at f+N, CPU#N: cow/N")
+
+
+class Comparing(unittest.TestCase):
+    def worse(self, ours, stock=GOOD):
+        return list(regressions([stock], [ours]))
+
+    def test_same_in_another_order(self):
+        ours = run("ok 1 c\nok 2 a\nok 3 # SKIP b\n")
+        self.assertEqual((self.worse(ours), differences([GOOD], [ours])), ([], {}))
+
+    def test_pass_that_fails(self):
+        self.assertEqual(self.worse(run("ok 1 a\nok 2 # SKIP b\nnot ok 3 c\n", 1)), [STATUS, "c"])
+
+    def test_pass_that_is_missing(self):
+        self.assertEqual(self.worse(run("ok 1 a\nok 2 # SKIP b\n")), ["c"])
+
+    def test_pass_that_skips(self):
+        self.assertEqual(self.worse(run("ok 1 a\nok 2 # SKIP b\nok 3 # SKIP c\n")), ["c"])
+        self.assertEqual(self.worse(run("", 4), run("", 0)), [STATUS])
+
+    def test_pass_that_fails_as_expected(self):
+        ours = run("ok 1 # XFAIL a\nok 2 # SKIP b\nok 3 c\n")
+        self.assertEqual((self.worse(ours), differences([GOOD], [ours])), ([], {"a": "pass -> xfail"}))
+        self.assertEqual(self.worse(GOOD | {"a": "fail"}, ours), ["a"])
+
+    def test_skip_that_passes_or_fails(self):
+        ours = run("ok 1 a\nok 2 b\nok 3 c\n")
+        self.assertEqual((self.worse(ours), differences([GOOD], [ours])), ([], {"b": "skip -> pass"}))
+        self.assertEqual(self.worse(run("ok 1 a\nnot ok 2 b\nok 3 c\n")), ["b"])
+
+    def test_failure_of_stock(self):
+        stock = run("not ok 1 a\nok 2 b\n", 1)
+        self.assertEqual(self.worse(stock, stock), [])
+        self.assertEqual(self.worse(run("ok 1 b\n", 1), stock), [])
+        self.assertEqual(self.worse(run("ok 1 a\nok 2 b\n"), stock), [])
+
+    def test_new_failure(self):
+        self.assertEqual(self.worse(GOOD | {"d": "fail"}), ["d"])
+        self.assertEqual(self.worse(GOOD | {"d": "pass"}), [])
+
+    def test_plain_program(self):
+        self.assertEqual(self.worse(run("words", 139), run("words")), [STATUS])
+
+    def test_report_of_the_kernel(self):
+        bad = run("ok 1 a\nok 2 # SKIP b\nok 3 c\n", splats=["WARNING: here"])
+        self.assertEqual(self.worse(bad), [SPLAT + "WARNING: here"])
+        self.assertEqual(self.worse(GOOD, bad), [])
+        self.assertEqual(self.worse(bad, bad), [])
+
+    def test_timeout(self):
+        late = run("ok 1 a\n", 137, seconds=110.0)
+        self.assertEqual(self.worse(late), [STATUS, "c"])
+        # On both: what was not reached is not compared, what was reached is.
+        later = run("ok 1 a\nok 2 b\n", 137, seconds=110.0)
+        self.assertEqual(self.worse(late, later), [])
+        self.assertEqual(self.worse(later | {"b": "fail"}, late), ["b"])
+        # On stock only.
+        self.assertEqual(self.worse(GOOD, late), [])
+
+    def test_once_in_several_runs_does_not_count(self):
+        bad = GOOD | {"c": "fail"}
+        self.assertEqual(counted([GOOD], [bad]), ["c"])
+        self.assertEqual(counted([GOOD] * 4, [bad, GOOD, GOOD, GOOD]), [])
+        self.assertEqual(counted([GOOD] * 4, [bad, GOOD, GOOD, bad]), ["c"])
+        self.assertEqual(counted([GOOD, bad], [bad, bad]), [])
+
+    def test_racy_on_stock_but_more_often_here_counts(self):
+        bad = GOOD | {"c": "fail"}
+        self.assertEqual(counted([GOOD, GOOD, GOOD, bad], [bad, bad, bad, GOOD]), ["c"])
+        self.assertEqual(counted([bad, GOOD, GOOD, bad], [bad, bad, bad, GOOD]), [])
+        self.assertEqual(counted([bad] * 4, [bad] * 4), [])
+
+    def test_lines(self):
+        runs = {"stock": [GOOD] * 4, "tlb-rs": [GOOD | {"a": "fail", "b": "pass", "c": now} for now in
+                                                ("fail", "pass", "pass", "pass")]}
+        lines = [" ".join(line.split()) for line in explain(runs, 2)]
+        self.assertEqual(lines, ["FAIL a: pass, pass, pass, pass -> fail, fail, fail, fail",
+                                 "once c: pass, pass, pass, pass -> fail, pass, pass, pass", "and 1 more"])
+
+    def test_totals(self):
+        self.assertEqual(totals(GOOD).split(), ["2", "0", "1", "0"])
+        self.assertEqual(totals(run("", 4)).split(), ["0", "0", "1", "0"])
+        self.assertEqual(totals(run("ok 1 a\n", 139)).split(), ["1", "0", "0", "0", "status"])
+        self.assertEqual(totals(run("", None, timed_out=True)).split(), ["0", "1", "0", "0", "timeout"])
+        self.assertEqual(totals(GOOD | {SPLAT + "x": "fail"}).split(), ["2", "0", "1", "0", "report"])
+
+
+class Repeating(unittest.TestCase):
+    def boots(self, ours, stock=("ok 1 a\n",) * 4):
+        """Number of runs and what counts, with these consoles of the boots on tlb-rs."""
+        consoles = {"stock": iter(stock), "tlb-rs": iter(ours)}
+        with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(io.StringIO()), \
+                mock.patch.object(selftests, "OUT", Path(name)), \
+                mock.patch.object(guest, "boot", lambda kernel, *_, **__: result(next(consoles[kernel]))):
+            options = types.SimpleNamespace(arch="arm64", limit=100)
+            runs = selftests.compare(options, {"stock": "stock", "tlb-rs": "tlb-rs"}, "cow -x", Path("cow"))
+        return len(runs["tlb-rs"]), counted(*runs.values())
+
+    def test_good_once_is_enough(self):
+        self.assertEqual(self.boots(["ok 1 a\n"]), (1, []))
+
+    def test_regression(self):
+        self.assertEqual(self.boots(["not ok 1 a\n"] * 4), (4, ["a"]))
+
+    def test_chance(self):
+        self.assertEqual(self.boots(["", "ok 1 a\n", "ok 1 a\n", "ok 1 a\n"]), (4, []))
+
+    def test_even(self):
+        self.assertEqual(self.boots(["", "ok 1 a\n"], ["ok 1 a\n", ""]), (2, []))
+
+    def test_the_test_did_not_start(self):
+        with self.assertRaises(selftests.common.Fail), mock.patch.object(
+                guest, "boot", lambda *_, **__: result("", 125)):
+            selftests.boot(types.SimpleNamespace(arch="arm64", limit=1), "", "tlb-rs", "cow", Path("cow"), None)
+
+
+if __name__ == "__main__":
+    unittest.main()
