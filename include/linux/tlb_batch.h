@@ -230,10 +230,13 @@ static inline bool tlb_batch_flush(struct tlb_batch *batch)
  */
 static inline void tlb_batch_put_back(struct tlb_batch *batch)
 {
-	if (!ARCH_TLB_BATCH_BBM || !batch->unsynced ||
-	    tlb_batch_skip(TLB_BATCH_HOOK_PUTBACK))
+	if (!ARCH_TLB_BATCH_BBM || tlb_batch_skip(TLB_BATCH_HOOK_PUTBACK))
 		return;
-	tlb_batch_flush_slow(batch, TLB_BATCH_PUT_BACK);
+	if (batch->unsynced)
+		tlb_batch_flush_slow(batch, TLB_BATCH_PUT_BACK);
+	else if (!tlb_batch_enabled() && current->tlb_ubc.flush_required)
+		/* The run may have been cleared when vm.tlb_batch was still 1. */
+		arch_tlbbatch_flush(&current->tlb_ubc.arch);
 }
 
 #define current_tlb_batch()	(&current->tlb_ubc.batch)

@@ -163,6 +163,7 @@ def tracked():
 def tools(suite):
     suite.ktap("meter", sys.executable, "tools/meter/selftest.py")
     suite.command("bench arithmetic", sys.executable, "tools/bench/test_bench.py")
+    suite.command("selftests comparison", sys.executable, "tools/selftests/test_selftests.py")
     suite.command("guest runner", sys.executable, "-m", "unittest", "-q", "tools/guest/test_guest.py")
     suite.ktap("build tool errors", sys.executable, "tools/kernel/test_kernel.py")
 
@@ -245,6 +246,7 @@ set -e
 run tlb_batch_exit --rounds 6
 run tlb_batch_refault --act lazyfree --rounds 20 --expect-none
 run tlb_batch_refault --act file --dir /mnt --rounds 20 --expect-none
+run tlb_batch_refault --act guard --dir /mnt --rounds 20 --expect-none
 run tlb_batch_task
 run tlb_batch_dirty --rounds 30 --expect-none
 run tlb_batch_secondary --rounds 4 --expect-none
@@ -304,6 +306,8 @@ def sabotage(suite):
         if arch == "arm64":  # x86_64 has this window without the batch, too
             boot(suite, "no open hook: refault lazyfree", arch, "debug",
                  "tlb_batch_refault --act lazyfree --rounds 20 --skip open --expect-stale 5", timeout=900)
+        boot(suite, "no open hook: refault guard", arch, "debug",
+             "tlb_batch_refault --act guard --dir /mnt --rounds 20 --skip open --expect-stale 5", disk="256M", timeout=900)
         boot(suite, "no lock hook: refault file", arch, "debug",
              "tlb_batch_refault --act file --dir /mnt --rounds 20 --skip lock --expect-stale 5", disk="256M", timeout=900)
         boot(suite, "no lock hook: refault swap", arch, "debug",

@@ -55,6 +55,9 @@ static_assert!(ranges::CAPACITY == bindings::TLB_BATCH_RANGES as usize);
 static_assert!(ranges::HELD == bindings::TLB_BATCH_MMS as usize);
 static_assert!(size_of::<MmRanges>() == size_of::<bindings::tlb_batch>());
 static_assert!(align_of::<MmRanges>() == align_of::<bindings::tlb_batch>());
+// C's null pointer is `None`.
+// SAFETY: The sizes agree, and any bits are an address.
+static_assert!(unsafe { core::mem::transmute::<Option<ARef<Mm>>, usize>(None) } == 0);
 
 /// Why ranges are issued or waited for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -230,8 +233,8 @@ impl<'mm> TlbBatch<'mm> {
 
     /// Owes the invalidation of the pages in `range`, whose entries are already cleared.
     ///
-    /// The clears are ordered before what the caller writes next. If the batch is full, the range
-    /// that was filled first is issued at once.
+    /// The clears are ordered before what the caller writes next. If the batch is full, one of its
+    /// ranges is issued at once.
     ///
     /// May be called with the page table lock held; never sleeps or allocates.
     ///

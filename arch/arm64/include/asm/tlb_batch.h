@@ -39,7 +39,7 @@ static inline pte_t arch_tlb_batch_pte(pte_t pte)
 /*
  * A range operation covers an even number of pages and with LPA2 it starts at a
  * multiple of 64 KiB: __flush_tlb_range() takes one TLBI for each page in front
- * and behind. From this many pages on they are rounded up instead: up to 15
+ * and behind. From this many pages on they are rounded up instead: up to 16
  * neighbours are walked once more, if they are in use at all, which costs less
  * than to broadcast as many operations. Fewer pages stay what they were.
  */

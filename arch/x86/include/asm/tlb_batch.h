@@ -51,7 +51,8 @@ static inline bool arch_tlb_batch_prefers_mm(unsigned long pages)
 
 /*
  * Pages of one mm: the same generation and the same round of interrupts, and the
- * CPUs invalidate single pages if there are few, or INVLPGB does it for a global ASID.
+ * CPUs invalidate single pages if there are few, or INVLPGB does it for a global
+ * ASID. Without one, INVLPGB can only do the full round, but without interrupts.
  */
 static inline bool arch_tlb_batch_flush(struct arch_tlbflush_unmap_batch *batch,
 					struct mm_struct *mm,
@@ -59,7 +60,8 @@ static inline bool arch_tlb_batch_flush(struct arch_tlbflush_unmap_batch *batch,
 {
 	/* Something was added while vm.tlb_batch was 0. */
 	if (!cpumask_empty(&batch->cpumask) ||
-	    (cpu_feature_enabled(X86_FEATURE_INVLPGB) && batch->unmapped_pages))
+	    (cpu_feature_enabled(X86_FEATURE_INVLPGB) &&
+	     (batch->unmapped_pages || !mm_global_asid(mm))))
 		return false;
 	flush_tlb_mm_range(mm, start, end, PAGE_SHIFT, false);
 	return true;

@@ -14,8 +14,8 @@ pub const CAPACITY: usize = 8;
 
 /// Number of address spaces that can be held at a time; `TLB_BATCH_MMS` in C.
 ///
-/// Fewer than [`CAPACITY`], so that what is owed of held ones leaves room for the ranges of one
-/// folio: each of those that is evicted for lack of room could have grown with the next folio.
+/// Fewer than [`CAPACITY`]: if what is owed of each is one range, as for neighbours it is, there
+/// is room for those of the next folio, and none is evicted that could have grown with it.
 pub const HELD: usize = 4;
 
 /// The operations that pay an owed invalidation.
@@ -244,9 +244,9 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
 
     /// Owes the invalidation of `[start, end)` of `mm`.
     ///
-    /// The new range joins those that it touches. If the batch is full of others, the one that was
-    /// filled first leaves it and is returned: the caller issues it, so that a batch that never
-    /// coalesces costs as many operations as no batch.
+    /// The new range joins those that it touches. If the batch is full of others, one leaves it
+    /// and is returned, the one that was filled first unless some have been joined: the caller
+    /// issues it, so that a batch that never coalesces costs as many operations as no batch.
     #[inline]
     #[must_use = "an evicted range must be issued"]
     pub fn add(&mut self, mm: M, start: usize, end: usize) -> Option<Owed<M>> {

@@ -11,7 +11,7 @@
  *   flushes and frees
  *
  * R must read the new value. What has to prevent a stale one depends on what a
- * fault finds, so there are three acts:
+ * fault finds, so there are four acts:
  *
  * lazyfree  MADV_FREE: the PTE is empty and nothing stands in the way of a fault.
  *           The invalidation is issued before the PTL is released. The window is
@@ -24,6 +24,9 @@
  * swap      the same for clean pages in the swap cache: they were swapped in to be
  *           read. Swap has to be on a disk, because the kernel drops what it has
  *           read from a fast device like zram from the swap cache.
+ * guard     a page as in "file", but W makes it a guard page, which waits for
+ *           nobody, and flushes: R must not read at all. Without the rule
+ *           (skip_hook "open") R goes on reading.
  *
  * lazyfree is about arm64: x86_64 tells the CPUs only with the flush, whether this
  * is batched or not, and a stock kernel has the same window.
@@ -33,10 +36,17 @@
  */
 #define _GNU_SOURCE
 #include <getopt.h>
+#include <setjmp.h>
+#include <signal.h>
 
 #include "tlb_rs.h"
 
 #define KPF_WRITEBACK	8
+
+#ifndef MADV_GUARD_INSTALL
+#define MADV_GUARD_INSTALL	102
+#define MADV_GUARD_REMOVE	103
+#endif
 
 /* What R and W exchange is in pages of their own. */
 static struct shared {
@@ -67,9 +77,25 @@ static __u64 new_value(__u64 round)
 	return 2 * round + 1;
 }
 
+static sigjmp_buf fault;
+
+static void on_fault(int sig)
+{
+	(void)sig;
+	siglongjmp(fault, 1);
+}
+
+/* What is in P, or @otherwise if P cannot be read. Without a system call. */
+static __u64 read_p(__u64 otherwise)
+{
+	if (sigsetjmp(fault, 0))
+		return otherwise;
+	return __atomic_load_n(page_p, __ATOMIC_RELAXED);
+}
+
 static void *reader(void *arg)
 {
-	__u64 round, v;
+	__u64 round;
 
 	(void)arg;
 	tlb_rs_pin_cpu(1);
@@ -80,11 +106,10 @@ static void *reader(void *arg)
 				return NULL;
 		}
 		while (__atomic_load_n(&sh->flag, __ATOMIC_ACQUIRE) != round) {
-			__atomic_load_n(page_p, __ATOMIC_RELAXED);
+			read_p(0);
 			__atomic_fetch_add(&sh->reads, 1, __ATOMIC_RELAXED);
 		}
-		v = __atomic_load_n(page_p, __ATOMIC_RELAXED);
-		sh->stale += v != new_value(round);
+		sh->stale += read_p(new_value(round)) != new_value(round);
 		__atomic_store_n(&sh->ack, round, __ATOMIC_RELEASE);
 	}
 }
@@ -107,6 +132,7 @@ struct act {
 	void (*map)(const char *dir);
 	void (*prepare)(__u64 round);
 	int advice;		/* before MADV_PAGEOUT, or 0 */
+	bool guard;		/* W makes P a guard page */
 };
 
 static const struct act *act;
@@ -176,6 +202,12 @@ static void prepare_file(__u64 round)
 	tlb_rs_drain_pages();
 }
 
+static void prepare_guard(__u64 round)
+{
+	advise(MADV_GUARD_REMOVE);
+	prepare_file(round);
+}
+
 /* Written to swap and read again, so clean. */
 static void prepare_swap(__u64 round)
 {
@@ -193,9 +225,10 @@ static void prepare_swap(__u64 round)
 }
 
 static const struct act acts[] = {
-	{ "lazyfree", 1, map_anon, prepare_lazyfree, MADV_FREE },
-	{ "file", 16, map_file, prepare_file, 0 },
-	{ "swap", 16, map_anon, prepare_swap, 0 },
+	{ "lazyfree", 1, map_anon, prepare_lazyfree, MADV_FREE, false },
+	{ "file", 16, map_file, prepare_file, 0, false },
+	{ "swap", 16, map_anon, prepare_swap, 0, false },
+	{ "guard", 16, map_file, prepare_guard, 0, true },
 };
 
 static bool reclaim_done;
@@ -250,7 +283,10 @@ static bool one_round(__u64 round, long delay_us)
 	while (tlb_rs_pfn(page_p) == pfn && !__atomic_load_n(&reclaim_done, __ATOMIC_ACQUIRE))
 		;
 	in_time = !__atomic_load_n(&reclaim_done, __ATOMIC_ACQUIRE);
-	store(page_p, new_value(round));
+	if (!act->guard)
+		store(page_p, new_value(round));
+	else if (madvise(base + len - psize, psize, MADV_GUARD_INSTALL))
+		ksft_exit_fail_msg("MADV_GUARD_INSTALL: %s\n", strerror(errno));
 	early += !__atomic_load_n(&reclaim_done, __ATOMIC_ACQUIRE);
 	__atomic_store_n(&sh->flag, round, __ATOMIC_RELEASE);
 
@@ -264,9 +300,9 @@ static bool one_round(__u64 round, long delay_us)
 static void help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
-	       "  [--act lazyfree|file|swap] [--dir DIR] [--rounds N] [--delay US]\n"
+	       "  [--act lazyfree|file|swap|guard] [--dir DIR] [--rounds N] [--delay US]\n"
 	       "  [--skip HOOK] [--expect-none | --expect-stale MIN]\n"
-	       "DIR: a directory on a disk, for --act file\n",
+	       "DIR: a directory on a disk, for --act file and guard\n",
 	       prog);
 }
 
@@ -355,6 +391,8 @@ int main(int argc, char **argv)
 	act->map(dir);
 	/* Not where a write to /proc/self/mem has its data in its own buffer. */
 	page_p = (__u64 *)(base + len - psize + psize / 2);
+	sigaction(SIGSEGV, &(struct sigaction){ .sa_handler = on_fault, .sa_flags = SA_NODEFER },
+		  NULL);
 	mem = tlb_rs_open("/proc/self/mem", O_RDWR);
 	tlb_rs_pin_cpu(2);
 	sh = (struct shared *)tlb_rs_mmap(sizeof(*sh), psize);
