@@ -4,8 +4,8 @@
 //!
 //! `mm/rmap.c` calls these when its inline test says that there is something to do; the batch
 //! itself is [`kernel::mm::tlb_batch`]. All of them run in the task that owns the batch, under the
-//! page table lock or not, and take no lock; [`tlb_batch_flush_slow`] may drop the last reference to an
-//! address space, and interrupts other CPUs.
+//! page table lock or not, and take no lock; [`tlb_batch_flush_slow`] may drop the last reference
+//! to an address space, and interrupts other CPUs.
 //!
 //! C header: [`include/linux/tlb_batch.h`](srctree/include/linux/tlb_batch.h)
 

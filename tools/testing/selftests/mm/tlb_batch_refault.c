@@ -62,6 +62,17 @@ static struct shared {
 	bool stop;
 } *sh;
 
+struct act {
+	const char *name;
+	size_t nr_pages;	/* not more than reclaim flushes together */
+	void (*map)(const char *dir);
+	void (*prepare)(__u64 round);
+	int advice;		/* before MADV_PAGEOUT, or 0 */
+	bool guard;		/* W makes P a guard page */
+};
+
+static const struct act *act;
+
 static const __u64 *page_p;
 static char *base;
 static size_t psize, len;
@@ -85,17 +96,18 @@ static void on_fault(int sig)
 	siglongjmp(fault, 1);
 }
 
-/* What is in P, or @otherwise if P cannot be read. Without a system call. */
-static __u64 read_p(__u64 otherwise)
+/* Whether P can be read, and what is in it. Without a system call. */
+static bool read_p(__u64 *v)
 {
 	if (sigsetjmp(fault, 0))
-		return otherwise;
-	return __atomic_load_n(page_p, __ATOMIC_RELAXED);
+		return false;
+	*v = __atomic_load_n(page_p, __ATOMIC_RELAXED);
+	return true;
 }
 
 static void *reader(void *arg)
 {
-	__u64 round;
+	__u64 round, v;
 
 	(void)arg;
 	tlb_rs_pin_cpu(1);
@@ -106,10 +118,10 @@ static void *reader(void *arg)
 				return NULL;
 		}
 		while (__atomic_load_n(&sh->flag, __ATOMIC_ACQUIRE) != round) {
-			read_p(0);
+			read_p(&v);
 			__atomic_fetch_add(&sh->reads, 1, __ATOMIC_RELAXED);
 		}
-		sh->stale += read_p(new_value(round)) != new_value(round);
+		sh->stale += read_p(&v) ? v != new_value(round) : !act->guard;
 		__atomic_store_n(&sh->ack, round, __ATOMIC_RELEASE);
 	}
 }
@@ -125,17 +137,6 @@ static void advise(int advice)
 	if (madvise(base, len, advice))
 		ksft_exit_fail_msg("madvise %d: %s\n", advice, strerror(errno));
 }
-
-struct act {
-	const char *name;
-	size_t nr_pages;	/* not more than reclaim flushes together */
-	void (*map)(const char *dir);
-	void (*prepare)(__u64 round);
-	int advice;		/* before MADV_PAGEOUT, or 0 */
-	bool guard;		/* W makes P a guard page */
-};
-
-static const struct act *act;
 
 static void map_anon(const char *dir)
 {
