@@ -236,7 +236,7 @@ static inline void tlb_batch_put_back(struct tlb_batch *batch)
 		tlb_batch_flush_slow(batch, TLB_BATCH_PUT_BACK);
 	else if (!tlb_batch_enabled() && current->tlb_ubc.flush_required)
 		/* The run may have been cleared when vm.tlb_batch was still 1. */
-		arch_tlbbatch_flush(&current->tlb_ubc.arch);
+		tlb_batch_arch_sync();
 }
 
 #define current_tlb_batch()	(&current->tlb_ubc.batch)
