@@ -8,15 +8,15 @@ struct mm_struct;
 
 /*
  * The array lives in task_struct and is filled under the page table lock, where
- * nothing can be allocated.  Runs of one folio are adjacent and become one
- * range, so more than a few entries are used only by folios with holes.
+ * nothing can be allocated.  Neighbours become one range, so that more than a few
+ * entries are used only by pages that have none; these cost what they always did.
  */
 #define TLB_BATCH_RANGES	8
 
 /*
  * Address spaces that a task keeps from being freed because it owes something
- * of them.  Less than TLB_BATCH_RANGES: what is owed of the held ones leaves
- * room for the ranges of one folio.
+ * of them.  Less than TLB_BATCH_RANGES: if what is owed of each is one range, as
+ * for neighbours it is, this leaves room for those of the next folio.
  */
 #define TLB_BATCH_MMS		4
 
