@@ -214,6 +214,11 @@ def boot(options, kernel, side, command, program, log):
                         append=measure.APPEND[options.arch], timeout=options.limit + 120, **GUEST)
     if result.boot_seconds is None or result.job_exit in (125, 126, 127):
         raise common.Fail(f"{side}: the test did not start\n{result.report()}\n  console: {log}")
+    # A guest that reset, or QEMU's own end: what the console does not say.
+    if result.problems:
+        with log.open("a", encoding="utf-8") as file:
+            file.write("\n".join(["", f"{side}: {result.shutdown}", *result.problems, ""]))
+        print(f"    {side}: " + "; ".join(result.problems), flush=True)
     return cases(result, options.limit)
 
 
