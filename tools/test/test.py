@@ -295,8 +295,9 @@ def sabotage(suite):
         # What only the kernel can see: KASAN, and the warning of a task that exits.
         result = boot(suite, "no hold: exit", arch, "debug", "tlb_batch_exit --rounds 6 --skip hold", want=guest.SPLAT,
                       timeout=900)
+        # Which function the access was inlined into is up to the compiler.
         suite.check(f"{arch} no hold: KASAN reports it",
-                    any("use-after-free in tlb_batch_arch_" in splat for splat in result.splats))
+                    any("use-after-free in" in splat and "tlb_batch_flush_slow" in splat for splat in result.splats))
         result = boot(suite, "owed at exit", arch, "debug", "tlb_batch_task --case exit", want=guest.SPLAT, timeout=900)
         suite.check(f"{arch} owed at exit: the kernel warns",
                     any("tlb_batch_exit_slow" in splat for splat in result.splats))

@@ -2,7 +2,7 @@
 
 //! What the models have in common: a rule that is kept, and one that is broken.
 
-use stateright::{Checker, Model};
+use stateright::{Checker, HasDiscoveries, Model};
 
 /// Explores every state: all properties hold, and what must be possible is.
 #[track_caller]
@@ -25,16 +25,23 @@ where
     M::State: Clone + PartialEq + std::fmt::Debug + std::hash::Hash + Send + Sync,
     M::Action: Clone + PartialEq + std::fmt::Debug,
 {
-    let all = model.clone().checker().spawn_bfs().join();
+    let found = || HasDiscoveries::AnyOf([property].into());
+    let any = model
+        .clone()
+        .checker()
+        .finish_when(found())
+        .spawn_bfs()
+        .join();
 
-    if all.discovery(property).is_none() {
+    if any.discovery(property).is_none() {
         return false;
     }
     // The checker remembers the last of those that it finds at once, so look no deeper than needed.
-    let actions = (1..=all.max_depth() + 1).find_map(|depth| {
+    let actions = (1..=any.max_depth() + 1).find_map(|depth| {
         let checker = model.clone().checker().target_max_depth(depth);
 
         checker
+            .finish_when(found())
             .spawn_bfs()
             .join()
             .discovery(property)
