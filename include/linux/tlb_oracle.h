@@ -9,15 +9,30 @@
 #ifndef _LINUX_TLB_ORACLE_H
 #define _LINUX_TLB_ORACLE_H
 
-#ifdef CONFIG_TLB_ORACLE
-
 struct page;
+
+#ifdef CONFIG_TLB_ORACLE
 
 #define HAVE_ARCH_FREE_PAGE
 void arch_free_page(struct page *page, int order);
 
 #define HAVE_ARCH_ALLOC_PAGE
 void arch_alloc_page(struct page *page, int order);
+
+/* Translations may lead to it that nobody may write through, until it is free. */
+void tlb_oracle_owned(struct page *page, int order);
+/* Flushed, and not given back yet. */
+void tlb_oracle_free(struct page *page, int order);
+
+#else
+
+static inline void tlb_oracle_owned(struct page *page, int order)
+{
+}
+
+static inline void tlb_oracle_free(struct page *page, int order)
+{
+}
 
 #endif /* CONFIG_TLB_ORACLE */
 

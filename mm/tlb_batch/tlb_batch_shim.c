@@ -11,12 +11,11 @@
 #include <linux/mutex.h>
 #include <linux/percpu.h>
 #include <linux/seq_file.h>
-#include <linux/string.h>
 #include <linux/sysctl.h>
 #include <linux/tlb_batch.h>
-#include <linux/uaccess.h>
 
 #include "../internal.h"
+#include "skip_hook.h"
 
 #define CREATE_TRACE_POINTS
 #include <trace/events/tlb_batch.h>
@@ -274,58 +273,15 @@ static int current_show(struct seq_file *m, void *unused)
 }
 DEFINE_SHOW_ATTRIBUTE(current);
 
-static int skip_hook_show(struct seq_file *m, void *unused)
-{
-	int hook;
-
-	for (hook = 0; hook < NR_TLB_BATCH_HOOKS; hook++)
-		seq_printf(m, tlb_batch_skip(hook) ? "[%s]\n" : "%s\n",
-			   tlb_batch_hook_names[hook]);
-	seq_puts(m, READ_ONCE(tlb_batch_skipped) ? "none\n" : "[none]\n");
-	return 0;
-}
-
-static int skip_hook_open(struct inode *inode, struct file *file)
-{
-	return single_open(file, skip_hook_show, NULL);
-}
-
-/* A hook's name adds that hook, "none" restores them all. */
-static ssize_t skip_hook_write(struct file *file, const char __user *ubuf,
-			       size_t count, loff_t *ppos)
-{
-	char buf[16];
-	int hook;
-
-	if (count >= sizeof(buf))
-		return -EINVAL;
-	if (copy_from_user(buf, ubuf, count))
-		return -EFAULT;
-	buf[count] = '\0';
-
-	if (sysfs_streq(buf, "none")) {
-		WRITE_ONCE(tlb_batch_skipped, 0);
-		return count;
-	}
-	hook = __sysfs_match_string(tlb_batch_hook_names, NR_TLB_BATCH_HOOKS, buf);
-	if (hook < 0)
-		return hook;
-	set_bit(hook, &tlb_batch_skipped);
-	return count;
-}
-
-static const struct file_operations skip_hook_fops = {
-	.owner		= THIS_MODULE,
-	.open		= skip_hook_open,
-	.read		= seq_read,
-	.write		= skip_hook_write,
-	.llseek		= seq_lseek,
-	.release	= single_release,
+static const struct skip_hooks tlb_batch_hooks = {
+	.names		= tlb_batch_hook_names,
+	.nr		= NR_TLB_BATCH_HOOKS,
+	.skipped	= &tlb_batch_skipped,
 };
 
 static void __init fault_injection_init(struct dentry *dir)
 {
-	debugfs_create_file("skip_hook", 0600, dir, NULL, &skip_hook_fops);
+	skip_hook_create(dir, &tlb_batch_hooks);
 	debugfs_create_file("current", 0400, dir, NULL, &current_fops);
 	debugfs_create_u32("delay_us", 0600, dir, &tlb_batch_delay_us);
 	debugfs_create_u32("flush_delay_us", 0600, dir, &tlb_batch_flush_delay_us);

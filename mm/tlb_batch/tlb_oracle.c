@@ -11,10 +11,12 @@
 #include "tlb_secondary.h"
 
 #ifdef CONFIG_ARM64
+#define ORACLE_OWNED	"hint #102"
 #define ORACLE_FREE	"hint #103"
 #define ORACLE_LIVE	"hint #104"
 #define ORACLE_LOAD	"ldrb %w0, [%1]"
 #else
+#define ORACLE_OWNED	".byte 0x0f, 0x1f, 0x80; .long 0x746c6203"
 #define ORACLE_FREE	".byte 0x0f, 0x1f, 0x80; .long 0x746c6204"
 #define ORACLE_LIVE	".byte 0x0f, 0x1f, 0x80; .long 0x746c6205"
 #define ORACLE_LOAD	"movzbl (%1), %0"
@@ -39,4 +41,14 @@ void arch_free_page(struct page *page, int order)
 void arch_alloc_page(struct page *page, int order)
 {
 	oracle_declare(ORACLE_LIVE, page, order);
+}
+
+void tlb_oracle_owned(struct page *page, int order)
+{
+	oracle_declare(ORACLE_OWNED, page, order);
+}
+
+void tlb_oracle_free(struct page *page, int order)
+{
+	oracle_declare(ORACLE_FREE, page, order);
 }

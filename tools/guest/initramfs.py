@@ -169,9 +169,9 @@ def kernel_tree():
 
 
 def build_programs(arch, ksrc=None):
-    """Cross-compile the tlb_batch_*.c that changed; ksrc: a kernel tree."""
+    """Cross-compile the guest programs that changed; ksrc: a kernel tree."""
     compiler, package = ARCHES[arch][1:]
-    sources = sorted(SELFTESTS.glob("tlb_batch_*.c"))
+    sources = sorted([*SELFTESTS.glob("tlb_batch_*.c"), *SELFTESTS.glob("migrc_*.c")])
     out = guest_dir(arch) / "bin"
     out.mkdir(parents=True, exist_ok=True)
     # A program whose source is gone must not stay in the guest.

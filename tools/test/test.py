@@ -29,7 +29,9 @@ LOGS = ROOT / "build" / "test"
 # Objects of the files that the series changes, and of those that its headers change most.
 OBJECTS = {
     "*": ("mm/rmap.o", "mm/migrate.o", "mm/vmstat.o", "mm/memory.o", "mm/mprotect.o", "mm/huge_memory.o",
-          "mm/page_alloc.o", "mm/vmscan.o", "mm/khugepaged.o", "mm/mremap.o", "kernel/fork.o", "kernel/exit.o"),
+          "mm/page_alloc.o", "mm/vmscan.o", "mm/khugepaged.o", "mm/mremap.o", "mm/gup.o", "mm/mmap.o", "mm/show_mem.o",
+          "mm/memory_hotplug.o", "mm/memory-failure.o", "mm/pgtable-generic.o", "mm/userfaultfd.o", "kernel/fork.o",
+          "kernel/exit.o"),
     "arm64": ("arch/arm64/mm/contpte.o", "arch/arm64/mm/fault.o", "arch/arm64/mm/mmu.o"),
     "x86_64": ("arch/x86/mm/tlb.o", "arch/x86/mm/fault.o"),
 }
@@ -322,6 +324,14 @@ def sabotage(suite):
     if kernel(suite, "arm64", "debug"):
         boot(suite, "no put-back flush", "arm64", "debug", "tlb_batch_putback --skip putback --expect-missing",
              meter=True, timeout=900)
+
+
+# Of migrc_stale: what breaks without a hook, and what a debug kernel itself reports then.
+MIGRC_BROKEN = (("reuse", "reuse"), ("reuse-exclusive", "reuse"), ("mprotect", "range"), ("uffd-wp", "range"),
+                ("zap", "range"), ("dontneed", "range"), ("mremap", "range"), ("force", "force"), ("poke", "force"),
+                ("common", "reuse"), ("file", "file"), ("shared", "file"), ("twice", "record"), ("record", "record"),
+                ("drain", "flush"), ("mixed", "mixed"), ("notifier", "notifier"))
+MIGRC_REPORTED = (("writable", "writable"), ("pending", "pending"), ("fork", "fork"))
 
 
 def counts(suite):

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the compiler has to refuse: an owed invalidation that is duplicated, made up or forgotten.
+//! What the compiler has to refuse: an owed invalidation that is duplicated, made up or forgotten,
+//! and the source of a migration that is released unflushed.
 //!
 //! Each case is compiled twice against the kernel's own file: without its last line, where it has
 //! to be accepted, so that it is not refused for something else, and with it, where it has to be
@@ -8,27 +9,50 @@
 
 use std::process::{Command, Stdio};
 
-const RANGES: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../rust/kernel/mm/tlb_batch/ranges.rs"
-);
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// The diagnostics of rustc for the body of a function that has a batch and something that is owed.
-fn compile(body: &str) -> Result<(), String> {
+/// A module of the kernel, and a function that has values of its types.
+struct Subject {
+    path: &'static str,
+    uses: &'static str,
+    signature: &'static str,
+}
+
+/// It has a batch and something that is owed.
+const BATCH: Subject = Subject {
+    path: "rust/kernel/mm/tlb_batch/ranges.rs",
+    uses: "Holds, Owed, Ranges, Tlb",
+    signature: "case<H: Holds<usize>>(mut batch: Ranges<usize, H>, mut tlb: impl Tlb<usize>, \
+                owed: Owed<usize>)",
+};
+
+/// It has a ledger and what was taken out of one.
+const LEDGER: Subject = Subject {
+    path: "mm/migrc/ledger.rs",
+    uses: "Chain, Flushed, Ledger, Mms, Unflushed",
+    signature: "case<C: Chain>(mut ledger: Ledger<C>, mut unflushed: Unflushed<C>, \
+                mut mms: impl Mms, folio: C::Folio)",
+};
+
+/// The diagnostics of rustc for the body of the function.
+fn compile(subject: &Subject, body: &str) -> Result<(), String> {
+    let Subject {
+        path,
+        uses,
+        signature,
+    } = subject;
+    let path = format!("{ROOT}/{path}");
     let source = format!(
         r#"
             #![allow(unused)]
             #![deny(unused_must_use)]
             fn owed_dropped() {{}}
-            #[path = {RANGES:?}]
-            mod ranges;
-            use ranges::{{Holds, Owed, Ranges, Tlb}};
+            fn unflushed_dropped() {{}}
+            #[path = {path:?}]
+            mod subject;
+            use subject::{{{uses}}};
 
-            fn case<H: Holds<usize>>(
-                mut batch: Ranges<usize, H>,
-                mut tlb: impl Tlb<usize>,
-                owed: Owed<usize>,
-            ) {{
+            fn {signature} {{
                 {body}
             }}
         "#
@@ -52,14 +76,19 @@ fn compile(body: &str) -> Result<(), String> {
 }
 
 #[track_caller]
-fn refused(start: &str, last: &str, reason: &str) {
-    assert_eq!(compile(start), Ok(()), "without `{last}`");
-    let errors = compile(&format!("{start}\n{last}")).expect_err(last);
+fn refused_of(subject: &Subject, start: &str, last: &str, reason: &str) {
+    assert_eq!(compile(subject, start), Ok(()), "without `{last}`");
+    let errors = compile(subject, &format!("{start}\n{last}")).expect_err(last);
     let count = errors.lines().filter(|line| line.contains("error")).count();
 
     assert!(errors.contains(reason), "`{last}`: {errors}");
     // The second line with "error" in it is the summary.
     assert_eq!(count, 2, "`{last}`: {errors}");
+}
+
+#[track_caller]
+fn refused(start: &str, last: &str, reason: &str) {
+    refused_of(&BATCH, start, last, reason);
 }
 
 #[test]
@@ -94,7 +123,11 @@ fn owed_cannot_be_made() {
         "error[E0616]",
     );
     refused("", "let _ = Owed { mm: 1, ..owed };", "error[E0451]");
-    refused("", "let _ = ranges::What::Mm { bytes: 1 };", "error[E0603]");
+    refused(
+        "",
+        "let _ = subject::What::Mm { bytes: 1 };",
+        "error[E0603]",
+    );
 }
 
 /// Nor by any function that gives one without taking it from a batch.
@@ -122,4 +155,62 @@ fn owed_cannot_be_ignored() {
 #[test]
 fn holds_are_private() {
     refused("", "batch.held = [const { None }; 4];", "error[E0616]");
+}
+
+#[test]
+fn sources_leave_a_drain_once() {
+    refused_of(
+        &LEDGER,
+        "let flushed = unflushed.flush(&mut mms);",
+        "unflushed.flush(&mut mms);",
+        "error[E0382]",
+    );
+    refused_of(
+        &LEDGER,
+        "let flushed = unflushed.flush(&mut mms); let sources = flushed.into_chain();",
+        "flushed.into_chain();",
+        "error[E0382]",
+    );
+    refused_of(&LEDGER, "", "let _ = unflushed.clone();", "error[E0599]");
+}
+
+/// Nor by a way around the flush.
+#[test]
+fn sources_cannot_be_taken_unflushed() {
+    refused_of(&LEDGER, "", "let _ = unflushed.chain;", "error[E0616]");
+    refused_of(&LEDGER, "", "let _ = ledger.chain;", "error[E0616]");
+    refused_of(&LEDGER, "", "unflushed.into_chain();", "error[E0599]");
+}
+
+/// The witness of a flush comes from a flush.
+#[test]
+fn flushed_cannot_be_made() {
+    refused_of(
+        &LEDGER,
+        "",
+        "let _ = Flushed { chain: C::EMPTY, pages: 0, since: 0, mms: 0 };",
+        "error[E0451]",
+    );
+    refused_of(
+        &LEDGER,
+        "",
+        "let _: Flushed<C> = Default::default();",
+        "error[E0277]",
+    );
+}
+
+#[test]
+fn sources_cannot_be_ignored() {
+    refused_of(
+        &LEDGER,
+        "fn get<C>() -> Unflushed<C> { loop {} }",
+        "get::<C>();",
+        "error: unused `Unflushed`",
+    );
+    refused_of(
+        &LEDGER,
+        "",
+        "ledger.add(folio, 1, 0);",
+        "error: unused `Result`",
+    );
 }

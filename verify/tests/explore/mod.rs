@@ -25,30 +25,33 @@ where
     M::State: Clone + PartialEq + std::fmt::Debug + std::hash::Hash + Send + Sync,
     M::Action: Clone + PartialEq + std::fmt::Debug,
 {
-    let found = || HasDiscoveries::AnyOf([property].into());
-    let any = model
-        .clone()
-        .checker()
-        .finish_when(found())
-        .spawn_bfs()
-        .join();
-
-    if any.discovery(property).is_none() {
-        return false;
-    }
-    // The checker remembers the last of those that it finds at once, so look no deeper than needed.
-    let actions = (1..=any.max_depth() + 1).find_map(|depth| {
-        let checker = model.clone().checker().target_max_depth(depth);
+    // States are visited in the order of their depth, but several at once, and the last is what
+    // the checker remembers: ask for a shorter way until there is none.
+    let search = |depth: Option<usize>| {
+        let checker = model.clone().checker();
+        let checker = match depth {
+            Some(depth) => checker.target_max_depth(depth),
+            None => checker,
+        };
 
         checker
-            .finish_when(found())
+            .finish_when(HasDiscoveries::AnyOf([property].into()))
             .spawn_bfs()
             .join()
             .discovery(property)
             .map(|path| path.into_actions())
-    });
+    };
+    let Some(mut actions) = search(None) else {
+        return false;
+    };
+
+    // The initial state has depth 1, and the checker looks at what is less deep than it is told.
+    while let Some(shorter) = search(Some(actions.len() + 1)) {
+        assert!(shorter.len() < actions.len());
+        actions = shorter;
+    }
     println!("not so: {property}");
-    for action in actions.expect("was found before") {
+    for action in actions {
         println!("    {action:?}");
     }
     true

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#ifndef _ASM_ARM64_MIGRC_H
+#define _ASM_ARM64_MIGRC_H
+
+#include <asm/tlbbatch.h>
+#include <asm/tlbflush.h>
+
+/*
+ * From this many address spaces on, one invalidation of all of them is cheaper than
+ * one of each: as for a range, __flush_tlb_range_limit_excess(), it bounds the number
+ * of broadcasts, at the price of entries that are walked once more.
+ */
+#define ARCH_MIGRC_MAX_ASIDS	MAX_DVM_OPS
+
+/*
+ * Whoever sees the deferral must see the cleared PTE, too. As for the batch, a DMB is
+ * enough; the DSB that the TLBI needs is executed by whoever flushes.
+ */
+static __always_inline void arch_migrc_order(void)
+{
+	dmb(ishst);
+}
+
+/*
+ * The new page is mapped entry by entry: if a TLB still held the old one as part of a
+ * contiguous block, entries of two sizes would overlap.
+ */
+static inline bool arch_migrc_block(pte_t pte)
+{
+	return pte_cont(pte);
+}
+
+/* The stores to page tables come before the TLBIs, and before an ASID is read. */
+static inline void arch_migrc_begin(void)
+{
+	dsb(ishst);
+}
+
+static inline void arch_migrc_issue(struct arch_tlbflush_unmap_batch *batch,
+				    struct mm_struct *mm)
+{
+	__flush_tlb_asid(mm);
+	mmu_notifier_arch_invalidate_secondary_tlbs(mm, 0, -1UL);
+}
+
+static inline void arch_migrc_issue_all(void)
+{
+	__tlbi(vmalle1is);
+}
+
+static inline void arch_migrc_sync(struct arch_tlbflush_unmap_batch *batch)
+{
+	__tlbi_sync_s1ish_batch();
+}
+
+#endif /* _ASM_ARM64_MIGRC_H */

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#ifndef _ASM_X86_MIGRC_H
+#define _ASM_X86_MIGRC_H
+
+#include <linux/compiler.h>
+#include <linux/limits.h>
+#include <asm/tlbbatch.h>
+#include <asm/tlbflush.h>
+
+/* One round of interrupts serves any number of address spaces. */
+#define ARCH_MIGRC_MAX_ASIDS	ULONG_MAX
+
+/* Clearing a PTE is a locked operation and stores are not reordered. */
+static __always_inline void arch_migrc_order(void)
+{
+	barrier();
+}
+
+/* Entries of several sizes may coexist as long as their attributes agree. */
+static inline bool arch_migrc_block(pte_t pte)
+{
+	return false;
+}
+
+static inline void arch_migrc_begin(void)
+{
+}
+
+/*
+ * The generation of the mm is advanced before its cpumask is read, so that a CPU
+ * that loads the mm later flushes by itself.
+ */
+static inline void arch_migrc_issue(struct arch_tlbflush_unmap_batch *batch,
+				    struct mm_struct *mm)
+{
+	arch_tlbbatch_add_pending(batch, mm, 0, TLB_FLUSH_ALL);
+}
+
+static inline void arch_migrc_issue_all(void)
+{
+}
+
+static inline void arch_migrc_sync(struct arch_tlbflush_unmap_batch *batch)
+{
+	arch_tlbbatch_flush(batch);
+}
+
+#endif /* _ASM_X86_MIGRC_H */

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * TLB flushes that are deferred at migration, because nobody can observe it.
+ * See Documentation/mm/migrc.rst for the invariants, and why each hook is enough.
+ */
+#ifndef _LINUX_MIGRC_H
+#define _LINUX_MIGRC_H
+
+#include <linux/migrate_mode.h>
+#include <linux/migrc_types.h>
+
+struct folio;
+struct mm_struct;
+struct vm_area_struct;
+
+/*
+ * What speaks against a deferral; mm/migrc/eligibility.rs has the same numbers. Those
+ * of a folio come first, those of a mapping follow.
+ */
+enum migrc_fact {
+	MIGRC_REASON,		/* who migrates needs the source at once */
+	MIGRC_MEMORY,		/* the task reclaims, or the zone is short of memory */
+	MIGRC_LIMIT,		/* larger than all that may be deferred */
+	MIGRC_NOT_ANONYMOUS,	/* the content can change without a PTE */
+	MIGRC_KIND,		/* hugetlb, device memory, mapped by a PMD, ... */
+	MIGRC_POISONED,		/* a page of it is */
+	MIGRC_ISOLATED,		/* page blocks of its zone are being emptied */
+	MIGRC_WRITABLE,		/* a TLB may let somebody write */
+	MIGRC_FLUSH_PENDING,	/* a TLB may still let somebody write */
+	MIGRC_SHARED,		/* the PTE may become writable without a fault */
+	MIGRC_NOTIFIER,		/* others walk this page table */
+	MIGRC_BLOCK,		/* a TLB may hold it as part of a larger block */
+	MIGRC_LOCAL,		/* no other CPU needed a flush */
+	MIGRC_MIXED,		/* some mappings could be deferred, others not */
+	NR_MIGRC_FACTS,
+};
+
+/* Why a drain runs. */
+enum migrc_drain_reason {
+	MIGRC_DRAIN_AGE,	/* the oldest has waited for long enough */
+	MIGRC_DRAIN_LIMIT,	/* as many pages of a node as there may be */
+	MIGRC_DRAIN_PRESSURE,	/* an allocation would have to reclaim */
+	MIGRC_DRAIN_KSWAPD,	/* kswapd is about to look at the watermarks */
+	MIGRC_DRAIN_ISOLATE,	/* page blocks are to be emptied */
+	MIGRC_DRAIN_POISON,	/* memory failure looks at a page */
+	MIGRC_DRAIN_MIXED,	/* a folio of which only some mappings were deferred */
+	MIGRC_DRAIN_OFF,	/* vm.migrc_enable=0, and what came too late for it */
+	NR_MIGRC_DRAIN_REASONS,
+};
+
+/*
+ * Rules and hooks. Fault injection can remove them: one bit each, see debugfs
+ * skip_hook. The first ones flush one mm, and are counted.
+ */
+enum migrc_hook {
+	MIGRC_HOOK_RANGE,	/* S6: entries of a range change or go away */
+	MIGRC_HOOK_REUSE,	/* S7: a write fault makes the page writable */
+	MIGRC_HOOK_SWAPIN,	/* S8: a page from swap is mapped writable */
+	MIGRC_HOOK_FORCE,	/* S9: somebody writes to read-only memory */
+	NR_MIGRC_FLUSH_HOOKS,
+	MIGRC_HOOK_WRITABLE = NR_MIGRC_FLUSH_HOOKS,	/* E1 */
+	MIGRC_HOOK_PENDING,	/* E2 */
+	MIGRC_HOOK_FORK,	/* S10: a fork takes write permission away */
+	MIGRC_HOOK_FILE,	/* anonymous private memory only */
+	MIGRC_HOOK_NOTIFIER,	/* no memory that devices or guests walk to */
+	MIGRC_HOOK_MIXED,	/* S5: all mappings of a folio, or none */
+	MIGRC_HOOK_RECORD,	/* S5: the ledger gets the source */
+	MIGRC_HOOK_EXIT,	/* S11: an mm that exits leaves the list */
+	MIGRC_HOOK_FLUSH,	/* a drain flushes */
+	MIGRC_HOOK_OFF,		/* nothing is added once vm.migrc_enable is 0 */
+	MIGRC_HOOK_PRESSURE,	/* S13: an allocation drains */
+	MIGRC_HOOK_KSWAPD,	/* S14 */
+	MIGRC_HOOK_ISOLATE,	/* S13, S14: offline, contiguous allocations */
+	MIGRC_HOOK_POISON,	/* S14: memory failure */
+	NR_MIGRC_HOOKS,
+};
+
+#ifdef CONFIG_MIGRC
+
+#include <linux/atomic.h>
+#include <linux/jump_label.h>
+#include <linux/mm_types.h>
+#include <linux/rmap.h>
+#include <linux/sched.h>
+#include <linux/vmstat.h>
+#include <linux/wordpart.h>
+
+/* vm.migrc_enable */
+DECLARE_STATIC_KEY_FALSE(migrc_key);
+/* Something may have been deferred since the boot: never becomes false again. */
+DECLARE_STATIC_KEY_FALSE(migrc_used_key);
+
+/* What a deferral adds to migrc_mm.generation; Generation::DEFERRAL in Rust. */
+#define MIGRC_DEFERRAL	(1ULL << 32)
+
+/* mm/migrc/migrc_main.rs */
+int migrc_rust_init(unsigned int nodes);
+void migrc_count_denied(u32 facts, unsigned long pages);
+void migrc_register(struct migrc_mm *mm);
+void migrc_unregister(struct migrc_mm *mm);
+void migrc_flush_mm_slow(struct migrc_mm *mm, u64 gen, enum migrc_hook hook);
+void migrc_add(struct folio *folio, unsigned int node, unsigned long pages);
+void migrc_drain(enum migrc_drain_reason reason);
+void migrc_open(bool open);
+
+/* mm/migrc/migrc_shim.c */
+bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason);
+bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
+		      unsigned int nr, pte_t pte);
+bool migrc_walk_end_slow(struct folio *src);
+void migrc_add_source(struct folio *src);
+bool migrc_fork_begin(struct mm_struct *mm);
+void migrc_fork_end(struct mm_struct *mm, bool begun);
+void migrc_arch_flush_mm(struct migrc_mm *mm, enum migrc_hook hook);
+bool migrc_arch_begin(unsigned long mms);
+void migrc_arch_issue(struct migrc_mm *mm);
+void migrc_arch_sync(unsigned long mms);
+void migrc_release(struct folio *first, bool held);
+void migrc_take_lost(struct folio *folio);
+unsigned long migrc_drained_pages(void);
+u64 migrc_now(void);
+void migrc_arm(void);
+void migrc_drain_begin(void);
+unsigned long migrc_limit(unsigned int node);
+void migrc_account_added(struct folio *folio, unsigned int node, unsigned long pages);
+void migrc_account_denied(enum migrc_fact reason, unsigned long pages);
+void migrc_account_drain(enum migrc_drain_reason reason, unsigned long pages,
+			 unsigned long mms, u64 since, u64 begin);
+
+#ifdef CONFIG_TLB_RS_FAULT_INJECTION
+bool migrc_skip(enum migrc_hook hook);
+#else
+static inline bool migrc_skip(enum migrc_hook hook)
+{
+	return false;
+}
+#endif /* CONFIG_TLB_RS_FAULT_INJECTION */
+
+/* mm/migrc/migrc_debug.c */
+#ifdef CONFIG_MIGRC_DEBUG
+void migrc_debug_walked(struct folio *src);
+void migrc_debug_moved(struct folio *dst, struct folio *src);
+bool migrc_debug_holds(void);
+void migrc_debug_write(struct mm_struct *mm, unsigned long addr, enum migrc_hook hook);
+void migrc_debug_set(struct mm_struct *mm, unsigned long addr, unsigned int nr);
+void migrc_debug_flushed(struct mm_struct *mm, unsigned long addr, unsigned long end);
+void migrc_debug_init(struct migrc_mm *mm);
+void migrc_debug_exit(struct migrc_mm *mm);
+#else
+#define migrc_debug_walked(src)			do { } while (0)
+#define migrc_debug_holds()			false
+#define migrc_debug_init(mm)			do { } while (0)
+#define migrc_debug_exit(mm)			do { } while (0)
+#endif /* CONFIG_MIGRC_DEBUG */
+
+/**
+ * migrc_may_defer - whether the flushes of a migration may be deferred
+ * @src: folio to be migrated, locked
+ * @reason: why it is migrated
+ *
+ * Its mappings have a say, too, see migrc_defer().
+ *
+ * Context: may sleep.
+ */
+static inline bool migrc_may_defer(struct folio *src, enum migrate_reason reason)
+{
+	return static_branch_unlikely(&migrc_key) && migrc_may_defer_slow(src, reason);
+}
+
+/**
+ * migrc_defer - defer the flush of entries that have just been cleared
+ * @flags: of the walk; nothing is deferred without TTU_DEFER_RO
+ * @vma: area of the entries
+ * @addr: address of the first
+ * @nr: how many there are
+ * @pte: the first, as the clear returned it: the hardware may have made it
+ *	dirty until then
+ *
+ * Context: the PTL that the entries were cleared under is held.
+ * Return: false if they have to be flushed as ever.
+ */
+static inline bool migrc_defer(enum ttu_flags flags, struct vm_area_struct *vma,
+			       unsigned long addr, unsigned int nr, pte_t pte)
+{
+	return (flags & TTU_DEFER_RO) && migrc_defer_slow(vma, addr, nr, pte);
+}
+
+/*
+ * An entry was flushed when it was cleared. Nothing is owed of it, but if it will be
+ * writable again without a fault, others may not be deferred.
+ */
+static inline void migrc_flushed(enum ttu_flags flags, struct vm_area_struct *vma,
+				 pte_t pte)
+{
+	if (!(flags & TTU_DEFER_RO))
+		return;
+	if (pte_write(pte) || (vma->vm_flags & VM_SHARED))
+		current->tlb_ubc.migrc.denied |= 1U << MIGRC_LOCAL;
+	else
+		current->tlb_ubc.migrc.local = true;
+}
+
+/**
+ * migrc_walk_end - whether a folio's flushes have been deferred, all of them
+ * @flags: of the walk
+ * @src: the folio, which is not mapped any more
+ *
+ * If only some have, they are flushed here, before the content is copied.
+ *
+ * Context: may sleep.
+ */
+static inline bool migrc_walk_end(enum ttu_flags flags, struct folio *src)
+{
+	struct migrc_walk *walk = &current->tlb_ubc.migrc;
+
+	if (!(flags & TTU_DEFER_RO))
+		return false;
+	if (likely(walk->deferred && !walk->denied)) {
+		migrc_debug_walked(src);
+		return true;
+	}
+	return migrc_walk_end_slow(src);
+}
+
+/**
+ * migrc_flush_mm - flush what was deferred in an mm
+ * @mm: the address space
+ * @hook: what is about to happen in it
+ *
+ * Context: any in which flush_tlb_mm() may be called; a PTL may be held. What is
+ * deferred under another PTL meanwhile need not be covered.
+ * Return: whether there was something to flush.
+ */
+static inline bool migrc_flush_mm(struct mm_struct *mm, enum migrc_hook hook)
+{
+	u64 gen;
+
+	if (!static_branch_unlikely(&migrc_used_key))
+		return false;
+	gen = atomic64_read(&mm->migrc.generation);
+	if (likely(upper_32_bits(gen) == lower_32_bits(gen)) || migrc_skip(hook))
+		return false;
+	migrc_flush_mm_slow(&mm->migrc, gen, hook);
+	return true;
+}
+
+/* Whether there are sources that a drain would release, now or in a moment. */
+static inline bool migrc_holds(void)
+{
+	return static_branch_unlikely(&migrc_used_key) &&
+	       (global_node_page_state(NR_MIGRC_HELD) || migrc_debug_holds());
+}
+
+/**
+ * migrc_reclaim - release all sources
+ * @reason: for the statistics
+ *
+ * Flushes first. Waits for a drain that is running: what it releases counts, too.
+ *
+ * Context: may sleep; interrupts on.
+ * Return: false if there was nothing to release.
+ */
+static inline bool migrc_reclaim(enum migrc_drain_reason reason)
+{
+	enum migrc_hook hook = MIGRC_HOOK_PRESSURE + (reason - MIGRC_DRAIN_PRESSURE);
+
+	if (likely(!migrc_holds()) || migrc_skip(hook))
+		return false;
+	migrc_drain(reason);
+	return true;
+}
+
+static inline void migrc_mm_init(struct mm_struct *mm)
+{
+	mm->migrc = (struct migrc_mm){ };
+	migrc_debug_init(&mm->migrc);
+}
+
+/* No CPU can use the translations of @mm any more: exit_mmap() is done. */
+static inline void migrc_mm_exit(struct mm_struct *mm)
+{
+	if (unlikely(mm->migrc.registered) && !migrc_skip(MIGRC_HOOK_EXIT))
+		migrc_unregister(&mm->migrc);
+	migrc_debug_exit(&mm->migrc);
+}
+
+#else /* !CONFIG_MIGRC */
+
+#define migrc_may_defer(src, reason)	false
+#define migrc_defer(flags, vma, addr, nr, pte)	false
+#define migrc_flushed(flags, vma, pte)	do { } while (0)
+#define migrc_walk_end(flags, src)	false
+#define migrc_flush_mm(mm, hook)	false
+#define migrc_reclaim(reason)		false
+#define migrc_fork_begin(mm)		false
+#define migrc_fork_end(mm, begun)	do { } while (0)
+#define migrc_add_source(src)		do { } while (0)
+#define migrc_mm_init(mm)		do { } while (0)
+#define migrc_mm_exit(mm)		do { } while (0)
+
+#endif /* CONFIG_MIGRC */
+
+#ifndef CONFIG_MIGRC_DEBUG
+#define migrc_debug_moved(dst, src)		do { } while (0)
+#define migrc_debug_write(mm, addr, hook)	do { } while (0)
+#define migrc_debug_set(mm, addr, nr)		do { } while (0)
+#define migrc_debug_flushed(mm, addr, end)	do { } while (0)
+#endif /* !CONFIG_MIGRC_DEBUG */
+
+#endif /* _LINUX_MIGRC_H */

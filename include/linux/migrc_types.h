@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#ifndef _LINUX_MIGRC_TYPES_H
+#define _LINUX_MIGRC_TYPES_H
+
+#include <linux/types.h>
+
+struct xarray;
+
+/*
+ * What an mm has for TLB flushes that were deferred at migration.
+ *
+ * @generation: deferrals in the upper half, how many of them a flush has covered in
+ *       the lower. Atomic; mm/migrc/generation.rs gives it its meaning.
+ * @seen: @generation before the invalidation of the drain that is running. Of the drain.
+ * @next, @prev: among the mms that a drain flushes, from the first deferral to the
+ *       exit. Added under the lock of that list, removed under the drain's mutex, too.
+ * @registered: is in that list. Set once, under its lock.
+ * @addrs: with CONFIG_MIGRC_DEBUG, the number of the last deferral of each page;
+ *       NULL if there was no memory for it.
+ */
+struct migrc_mm {
+	atomic64_t generation;
+	u64 seen;
+	struct migrc_mm *next;
+	struct migrc_mm *prev;
+	bool registered;
+#ifdef CONFIG_MIGRC_DEBUG
+	struct xarray *addrs;
+#endif
+};
+
+/*
+ * What one rmap walk has met: whether the flush of some mapping was deferred, whether
+ * others were flushed for the little that it costs, and why others had to be flushed
+ * (bits of enum migrc_fact).
+ */
+struct migrc_walk {
+	bool deferred;
+	bool local;
+	u32 denied;
+#ifdef CONFIG_MIGRC_DEBUG
+	unsigned long addr;
+	int pid;
+#endif
+};
+
+#endif /* _LINUX_MIGRC_TYPES_H */

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What may be deferred.
+//!
+//! C collects facts as bits, this decides and gives the reason that is counted. The same file is
+//! compiled on the host (`verify/`).
+
+/// Declares the reasons to deny a deferral, each by the fact that is one.
+macro_rules! facts {
+    ($($(#[$doc:meta])* $name:ident = $bit:literal),* $(,)?) => {
+        /// Why a flush is not deferred, the first that applies. The values are the numbers of the
+        /// bits in C's `enum migrc_fact`.
+        #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+        #[repr(u32)]
+        pub enum Deny { $($(#[$doc])* $name = $bit),* }
+
+        impl Deny {
+            /// All of them, in the order in which they are looked for.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+        }
+    };
+}
+
+facts! {
+    /// Migrated for a reason that needs the source at once.
+    Reason = 0,
+    /// The task is reclaiming, or the source's zone is short of memory.
+    Memory = 1,
+    /// Larger than all that may be deferred.
+    Limit = 2,
+    /// Not anonymous: its content may change without a page table entry.
+    NotAnonymous = 3,
+    /// Hugetlb, device memory, mapped by a PMD, or no ordinary folio.
+    Kind = 4,
+    /// A page of it is poisoned.
+    Poisoned = 5,
+    /// Page blocks of its zone are being emptied.
+    Isolated = 6,
+    /// A TLB may hold a writable translation, or may come to.
+    Writable = 7,
+    /// Permissions are being taken away in this address space: TLBs may still have them.
+    FlushPending = 8,
+    /// A shared mapping: it becomes writable again without a fault.
+    Shared = 9,
+    /// A device or a guest walks the same page table.
+    Notifier = 10,
+    /// A TLB may hold the page as a part of a larger block.
+    Block = 11,
+    /// Only this CPU had to be flushed: there was nothing to save.
+    Local = 12,
+    /// Some mappings of the folio could be deferred, but not all.
+    Mixed = 13,
+}
+
+/// Whether a flush may be deferred of which these bits are true.
+#[inline]
+pub fn check(facts: u32) -> Result<(), Deny> {
+    if facts == 0 {
+        return Ok(());
+    }
+    let first = Deny::ALL
+        .iter()
+        .find(|&&deny| facts & (1 << deny as u32) != 0);
+
+    // A bit without a name is a reason, too.
+    Err(first.copied().unwrap_or(Deny::Reason))
+}

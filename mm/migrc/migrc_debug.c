@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Checks at run time that nobody observes a deferred flush: the content of source and
+ * destination agrees and the source does not change (I2), it is not touched after its
+ * flush (I1), and no entry becomes writable whose old translation may be in a TLB.
+ */
+#include <linux/jhash.h>
+#include <linux/migrc.h>
+#include <linux/mm.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+#include <linux/string.h>
+#include <linux/tlb_oracle.h>
+#include <linux/xarray.h>
+
+#include "../internal.h"
+#include "migrc_debug.h"
+
+#define POISON		0xa5
+/* How much is kept for a second look after it has been flushed. */
+#define QUARANTINE	1024
+
+/*
+ * A source, by its frame number. What is not recorded for lack of memory is not
+ * checked; what was recorded for a migration that failed is overwritten by the next.
+ */
+struct record {
+	unsigned long addr;
+	pid_t pid;
+	u64 ns;
+	u32 hash;
+	bool hashed;
+};
+
+static DEFINE_XARRAY(records);
+
+/* Under the drain's mutex. */
+static struct folio *quarantine;
+static unsigned long quarantine_pages;
+
+static void report(struct folio *folio, const char *what)
+{
+	struct record *r = xa_load(&records, folio_pfn(folio));
+
+	WARN(1, "migrc: %s: pfn 0x%lx, %ld pages, pid %d, address 0x%lx, age %llu us\n",
+	     what, folio_pfn(folio), folio_nr_pages(folio), r ? r->pid : 0,
+	     r ? r->addr : 0, r ? div_u64(ktime_get_ns() - r->ns, NSEC_PER_USEC) : 0);
+}
+
+static u32 hash_folio(struct folio *folio)
+{
+	u32 hash = 0;
+	long i;
+
+	for (i = 0; i < folio_nr_pages(folio); i++) {
+		u32 *p = kmap_local_page(folio_page(folio, i));
+
+		hash = jhash2(p, PAGE_SIZE / sizeof(u32), hash);
+		kunmap_local(p);
+		cond_resched();
+	}
+	return hash;
+}
+
+/* Entries of @vma were cleared and their flush deferred, under the PTL. */
+void migrc_debug_deferred(struct vm_area_struct *vma, unsigned long addr, unsigned int nr)
+{
+	struct migrc_mm *mm = &vma->vm_mm->migrc;
+	u64 number = upper_32_bits(atomic64_read(&mm->generation));
+	struct migrc_walk *walk = &current->tlb_ubc.migrc;
+	unsigned int i;
+
+	walk->addr = addr;
+	walk->pid = vma->vm_mm->owner ? task_tgid_nr(vma->vm_mm->owner) : 0;
+	for (i = 0; mm->addrs && i < nr; i++)
+		xa_store(mm->addrs, (addr >> PAGE_SHIFT) + i, xa_mk_value(number),
+			 GFP_ATOMIC | __GFP_NOWARN);
+}
+
+/* All mappings of @src were deferred. */
+void migrc_debug_walked(struct folio *src)
+{
+	struct migrc_walk *walk = &current->tlb_ubc.migrc;
+	struct record *r = kzalloc_obj(*r, GFP_NOWAIT);
+	void *old;
+
+	if (!r)
+		return;
+	r->addr = walk->addr;
+	r->pid = walk->pid;
+	r->ns = ktime_get_ns();
+	old = xa_store(&records, folio_pfn(src), r, GFP_NOWAIT | __GFP_NOWARN);
+	kfree(xa_is_err(old) ? r : old);
+}
+
+/* The content has been copied, and nothing maps @dst yet. */
+void migrc_debug_moved(struct folio *dst, struct folio *src)
+{
+	struct record *r = xa_load(&records, folio_pfn(src));
+	u32 hash = hash_folio(src);
+
+	if (hash != hash_folio(dst))
+		report(src, "source changed while it was copied");
+	if (r) {
+		r->hash = hash;
+		r->hashed = true;
+	}
+}
+
+/*
+ * @folio has been flushed from all TLBs: it is what it was when it was deferred, and
+ * nobody can use it any more. Returns whether it stays here for a while.
+ */
+bool migrc_debug_release(struct folio *folio)
+{
+	struct record *r = xa_load(&records, folio_pfn(folio));
+	long i;
+
+	if (r && r->hashed && hash_folio(folio) != r->hash)
+		report(folio, "source changed before its flush");
+	if (quarantine_pages + folio_nr_pages(folio) > QUARANTINE) {
+		kfree(xa_erase(&records, folio_pfn(folio)));
+		return false;
+	}
+
+	tlb_oracle_free(&folio->page, folio_order(folio));
+	for (i = 0; i < folio_nr_pages(folio); i++)
+		memset(page_address(folio_page(folio, i)), POISON, PAGE_SIZE);
+	folio->lru.next = (struct list_head *)quarantine;
+	quarantine = folio;
+	quarantine_pages += folio_nr_pages(folio);
+	return true;
+}
+
+/* A drain begins: what the last one left has been out of use for long enough. */
+void migrc_debug_drain(void)
+{
+	while (quarantine) {
+		struct folio *folio = quarantine;
+		long i;
+
+		quarantine = (struct folio *)folio->lru.next;
+		for (i = 0; i < folio_nr_pages(folio); i++) {
+			void *p = page_address(folio_page(folio, i));
+
+			if (memchr_inv(p, POISON, PAGE_SIZE)) {
+				report(folio, "source changed after its flush");
+				break;
+			}
+		}
+		kfree(xa_erase(&records, folio_pfn(folio)));
+		folio_put(folio);
+	}
+	quarantine_pages = 0;
+}
+
+/* Frames that look as if nobody had them, for those who look for frames. */
+bool migrc_debug_holds(void)
+{
+	return READ_ONCE(quarantine_pages);
+}
+
+static bool is_deferred(struct mm_struct *mm, unsigned long addr)
+{
+	struct xarray *addrs = mm->migrc.addrs;
+	void *number = addrs ? xa_load(addrs, addr >> PAGE_SHIFT) : NULL;
+	u32 flushed = lower_32_bits(atomic64_read(&mm->migrc.generation));
+
+	return number && (s32)((u32)xa_to_value(number) - flushed) > 0;
+}
+
+/* An entry becomes writable, or its page is written to. Under the PTL. */
+void migrc_debug_write(struct mm_struct *mm, unsigned long addr, enum migrc_hook hook)
+{
+	if (is_deferred(mm, addr) && !migrc_skip(hook))
+		WARN(1, "migrc: address 0x%lx becomes writable before its flush\n", addr);
+}
+
+/* Writable entries are set, whoever does it. Under the PTL. */
+void migrc_debug_set(struct mm_struct *mm, unsigned long addr, unsigned int nr)
+{
+	unsigned int i;
+
+	if (migrc_skip(MIGRC_HOOK_RANGE) || migrc_skip(MIGRC_HOOK_SWAPIN) ||
+	    migrc_skip(MIGRC_HOOK_WRITABLE))
+		return;
+	for (i = 0; i < nr; i++)
+		migrc_debug_write(mm, addr + i * PAGE_SIZE, MIGRC_HOOK_RANGE);
+}
+
+/* Upstream code has flushed the addresses for reasons of its own. Under the PTL. */
+void migrc_debug_flushed(struct mm_struct *mm, unsigned long addr, unsigned long end)
+{
+	struct xarray *addrs = mm->migrc.addrs;
+
+	if (!addrs || xa_empty(addrs))
+		return;
+	for (; addr < end; addr += PAGE_SIZE)
+		xa_erase(addrs, addr >> PAGE_SHIFT);
+}
+
+void migrc_debug_init(struct migrc_mm *mm)
+{
+	mm->addrs = kmalloc_obj(struct xarray);
+	if (mm->addrs)
+		xa_init(mm->addrs);
+}
+
+void migrc_debug_exit(struct migrc_mm *mm)
+{
+	if (mm->addrs)
+		xa_destroy(mm->addrs);
+	kfree(mm->addrs);
+	mm->addrs = NULL;
+}

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Deferring the flushes of a migration: who owns the source until nobody can observe it.
+//!
+//! See `Documentation/mm/migrc.rst` for the invariants. Hooks in `mm/` come here when their inline
+//! tests (`include/linux/migrc.h`) say that there is something to do.
+//!
+//! Lock order: page table lock, then [`MMS`]. [`DRAIN`], then the lock of a node's ledger or [`MMS`].
+//! [`DRAIN`] sleeps, and nothing is allocated under it, so that reclaim may wait for it.
+//!
+//! C header: [`include/linux/migrc.h`](srctree/include/linux/migrc.h)
+
+#![crate_name = "migrc"]
+
+pub mod eligibility;
+pub mod generation;
+pub mod ledger;
+mod registered;
+#[cfg(CONFIG_MIGRC_KUNIT_TEST)]
+mod tests;
+
+use core::ptr::NonNull;
+use generation::Generation;
+use kernel::{
+    bindings,
+    mm::folio::{
+        FolioChain,
+        MigratedSource, //
+    },
+    new_spinlock,
+    prelude::*,
+    sync::{
+        global_lock,
+        SetOnce,
+        SpinLock, //
+    }, //
+};
+use ledger::{
+    Chain,
+    Ledger,
+    Mms,
+    Unflushed, //
+};
+use registered::{
+    flush_all,
+    Iter,
+    Registered,
+    RegisteredMm, //
+};
+
+#[inline(always)]
+fn unflushed_dropped() {
+    build_error!("sources of migrations are dropped without a flush");
+}
+
+impl Chain for FolioChain {
+    const EMPTY: Self = FolioChain::new();
+
+    type Folio = MigratedSource;
+
+    #[inline(always)]
+    fn push(&mut self, folio: MigratedSource) {
+        FolioChain::push(self, folio);
+    }
+
+    #[inline(always)]
+    fn append(&mut self, other: Self) {
+        FolioChain::append(self, other);
+    }
+
+    #[inline(always)]
+    fn is_empty(&self) -> bool {
+        FolioChain::is_empty(self)
+    }
+}
+
+type NodeLedger = SpinLock<Ledger<FolioChain>>;
+
+/// A ledger for each node, so that those who migrate from different nodes do not meet.
+static NODES: SetOnce<KVec<Pin<KBox<NodeLedger>>>> = SetOnce::new();
+
+global_lock! {
+    // SAFETY: Initialised in `migrc_rust_init()`, before anything is deferred.
+    unsafe(uninit) static MMS: SpinLock<Registered> = Registered::new();
+}
+
+global_lock! {
+    // SAFETY: As above.
+    unsafe(uninit) static DRAIN: Mutex<()> = ();
+}
+
+/// Why a drain runs; `enum migrc_drain_reason` in C.
+type DrainReason = bindings::migrc_drain_reason;
+
+const OFF: DrainReason = bindings::migrc_drain_reason_MIGRC_DRAIN_OFF;
+const LIMIT: DrainReason = bindings::migrc_drain_reason_MIGRC_DRAIN_LIMIT;
+const MIXED: DrainReason = bindings::migrc_drain_reason_MIGRC_DRAIN_MIXED;
+
+/// The address spaces that cannot exit because [`DRAIN`] is held.
+struct Drained(Iter);
+
+impl Mms for Drained {
+    #[inline]
+    fn flush_all(&mut self) -> usize {
+        flush_all(self.0)
+    }
+}
+
+/// All of the ledgers; none before they are made.
+fn ledgers() -> impl Iterator<Item = &'static NodeLedger> {
+    NODES
+        .as_ref()
+        .into_iter()
+        .flat_map(|nodes| nodes.iter().map(|node| &**node))
+}
+
+/// Flushes what was deferred, and then releases all sources.
+///
+/// In this order: first the sources leave the ledgers, then all address spaces are flushed that
+/// something was deferred in. Whatever is in the ledger was deferred before it came there, so that
+/// this flush covers it; what comes into the ledgers meanwhile waits for the next drain.
+fn drain(reason: DrainReason) {
+    // SAFETY: Reads a clock.
+    let begin = unsafe { bindings::migrc_now() };
+    let mut unflushed = Unflushed::new();
+
+    let _guard = DRAIN.lock();
+    // SAFETY: The lock is held.
+    unsafe { bindings::migrc_drain_begin() };
+    for ledger in ledgers() {
+        ledger.lock().splice_into(&mut unflushed);
+    }
+    match unflushed.some() {
+        Some(unflushed) => release(unflushed, reason, begin, true),
+        None if reason == MIXED => {
+            // SAFETY: What is removed from the list is removed under `DRAIN`.
+            let mms = Drained(unsafe { MMS.lock().iter() }).flush_all();
+            // SAFETY: Adds to counters.
+            unsafe { bindings::migrc_account_drain(reason, 0, mms, begin, begin) };
+        }
+        None => {}
+    }
+}
+
+/// Flushes for a source that came too late for the ledger, and releases it. It was never held.
+fn drain_late(source: MigratedSource, pages: usize) {
+    // SAFETY: Reads a clock.
+    let begin = unsafe { bindings::migrc_now() };
+    let mut unflushed = Unflushed::new();
+
+    unflushed.push(source, pages, begin);
+    let _guard = DRAIN.lock();
+    release(unflushed, OFF, begin, false);
+}
+
+/// The end of a drain, under [`DRAIN`].
+#[inline(always)]
+fn release(unflushed: Unflushed<FolioChain>, reason: DrainReason, begin: u64, held: bool) {
+    // SAFETY: What is removed from the list is removed under `DRAIN`.
+    let flushed = unflushed.flush(&mut Drained(unsafe { MMS.lock().iter() }));
+
+    let (pages, mms, since) = (flushed.pages, flushed.mms, flushed.since);
+    // SAFETY: The witness says that no TLB leads to them, and the references are ours to drop.
+    unsafe { bindings::migrc_release(flushed.into_chain().into_raw(), held) };
+    // SAFETY: Adds to counters.
+    unsafe { bindings::migrc_account_drain(reason, pages, mms, since, begin) };
+}
+
+/// Makes the ledgers and the locks. Called once, before the hooks may be used.
+///
+/// Returns 0 or `-ENOMEM`.
+#[export]
+extern "C" fn migrc_rust_init(nodes: c_uint) -> c_int {
+    fn init(nodes: c_uint) -> Result {
+        let mut ledgers = KVec::with_capacity(nodes as usize, GFP_KERNEL)?;
+
+        for _ in 0..nodes {
+            let ledger = KBox::pin_init(new_spinlock!(Ledger::new()), GFP_KERNEL)?;
+            ledgers.push(ledger, GFP_KERNEL)?;
+        }
+        NODES.populate(ledgers);
+        Ok(())
+    }
+
+    // SAFETY: Called once, see above.
+    unsafe { MMS.init() };
+    // SAFETY: As above.
+    unsafe { DRAIN.init() };
+    init(nodes).map_or_else(|e| e.to_errno(), |()| 0)
+}
+
+/// Counts `pages` that are not deferred, under the first reason in `facts`.
+#[export]
+extern "C" fn migrc_count_denied(facts: u32, pages: c_ulong) {
+    if let Err(reason) = eligibility::check(facts) {
+        // SAFETY: Adds to counters.
+        unsafe { bindings::migrc_account_denied(reason as u32, pages) };
+    }
+}
+
+/// Adds `mm` to those that a drain flushes.
+///
+/// # Safety
+///
+/// `mm` must be alive, and [`migrc_unregister`] be called before it is freed.
+#[export]
+unsafe extern "C" fn migrc_register(mm: *mut bindings::migrc_mm) {
+    // SAFETY: By this function's safety requirements.
+    unsafe { MMS.lock().add(mm) };
+}
+
+/// Removes `mm` from those that a drain flushes, and waits for a drain that is running.
+///
+/// # Safety
+///
+/// `mm` must be registered, and no CPU may use its translations any more.
+#[export]
+unsafe extern "C" fn migrc_unregister(mm: *mut bindings::migrc_mm) {
+    let _guard = DRAIN.lock();
+
+    // SAFETY: By this function's safety requirements; only drains walk the list.
+    unsafe { MMS.lock().remove(mm) };
+}
+
+/// Flushes what had been deferred in `mm` when its word was `generation`.
+///
+/// # Safety
+///
+/// `mm` must be alive.
+#[export]
+unsafe extern "C" fn migrc_flush_mm_slow(
+    mm: *mut bindings::migrc_mm,
+    generation: u64,
+    hook: bindings::migrc_hook,
+) {
+    // SAFETY: By this function's safety requirements; returns when no TLB holds an entry of `mm`
+    // that was there before.
+    unsafe { bindings::migrc_arch_flush_mm(mm, hook) };
+    // SAFETY: By this function's safety requirements.
+    unsafe { RegisteredMm::from_raw(mm) }.cover(Generation::from_raw(generation));
+}
+
+/// Takes over the source of a migration whose flushes were deferred.
+///
+/// If the node has more of them than it may, all are flushed and released at once. May sleep.
+///
+/// # Safety
+///
+/// `folio` must be a completed migration's source, and the caller gives away the reference of its
+/// isolation.
+#[export]
+unsafe extern "C" fn migrc_add(folio: *mut bindings::folio, node: c_uint, pages: c_ulong) {
+    // SAFETY: By this function's safety requirements, it is not null.
+    let folio = unsafe { NonNull::new_unchecked(folio) };
+    // SAFETY: By this function's safety requirements.
+    let source = unsafe { MigratedSource::from_raw(folio) };
+    // SAFETY: Reads a clock.
+    let now = unsafe { bindings::migrc_now() };
+    let Some(ledger) = NODES.as_ref().and_then(|nodes| nodes.get(node as usize)) else {
+        return drain_late(source, pages);
+    };
+
+    let mut guard = ledger.lock();
+    let added = guard.add(source, pages, now);
+    let held = guard.pages();
+    if added.is_ok() {
+        // SAFETY: Adds to counters; under the lock, because a drain subtracts.
+        unsafe { bindings::migrc_account_added(folio.as_ptr(), node, pages) };
+    }
+    drop(guard);
+
+    match added {
+        // SAFETY: Starts a timer.
+        Ok(true) => unsafe { bindings::migrc_arm() },
+        Ok(false) => {}
+        Err(source) => return drain_late(source, pages),
+    }
+    // SAFETY: Computes a number.
+    if held > unsafe { bindings::migrc_limit(node) } {
+        drain(LIMIT);
+    }
+}
+
+/// Flushes what was deferred and releases all sources, see [`drain`]. May sleep.
+#[export]
+extern "C" fn migrc_drain(reason: DrainReason) {
+    drain(reason);
+}
+
+/// Lets sources into the ledgers from now on, or no longer.
+#[export]
+extern "C" fn migrc_open(open: bool) {
+    for ledger in ledgers() {
+        let mut ledger = ledger.lock();
+
+        if open {
+            ledger.open();
+        } else {
+            ledger.close();
+        }
+    }
+}

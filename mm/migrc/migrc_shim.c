@@ -1,0 +1,518 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What migrc needs from C: facts about folios and mappings, the architecture's
+ * flushes, the static keys and sysctls, counters, tracepoints and fault injection.
+ * What follows from the facts is decided in migrc_main.rs.
+ */
+#include <linux/debugfs.h>
+#include <linux/init.h>
+#include <linux/migrc.h>
+#include <linux/mm.h>
+#include <linux/mm_inline.h>
+#include <linux/mmu_notifier.h>
+#include <linux/mutex.h>
+#include <linux/folio_batch.h>
+#include <linux/percpu.h>
+#include <linux/seq_file.h>
+#include <linux/sizes.h>
+#include <linux/sysctl.h>
+#include <linux/tlb_oracle.h>
+#include <linux/workqueue.h>
+#include <asm/migrc.h>
+
+#include "../internal.h"
+#include "../tlb_batch/skip_hook.h"
+#include "migrc_debug.h"
+
+#define CREATE_TRACE_POINTS
+#include <trace/events/migrc.h>
+
+DEFINE_STATIC_KEY_FALSE(migrc_key);
+DEFINE_STATIC_KEY_FALSE(migrc_used_key);
+
+#define AGE_BUCKETS	16
+
+static DEFINE_PER_CPU(unsigned long[NR_MIGRC_FACTS], migrc_denied);
+static atomic_long_t migrc_hook_flushes[NR_MIGRC_FLUSH_HOOKS];
+static atomic_long_t migrc_drains[NR_MIGRC_DRAIN_REASONS];
+static atomic_long_t migrc_drained[NR_MIGRC_DRAIN_REASONS];
+/* Pages by the age of the oldest that they were drained with: below 1, 2, 4 ... ms. */
+static atomic_long_t migrc_ages[AGE_BUCKETS];
+
+static int migrc_enabled;
+static unsigned long migrc_max_pages;
+static unsigned int migrc_max_age_ms = 100;
+
+/* The invalidation of the drain that is running. */
+static struct arch_tlbflush_unmap_batch migrc_batch;
+
+static struct mm_struct *to_mm(struct migrc_mm *mm)
+{
+	return container_of(mm, struct mm_struct, migrc);
+}
+
+static bool migrc_reason_ok(enum migrate_reason reason)
+{
+	switch (reason) {
+	case MR_SYSCALL:
+	case MR_MEMPOLICY_MBIND:
+	case MR_NUMA_MISPLACED:
+	case MR_DAMON:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* Whether page blocks of @zone are being emptied. */
+static bool zone_isolates(struct zone *zone)
+{
+#ifdef CONFIG_MEMORY_ISOLATION
+	return READ_ONCE(zone->nr_isolate_pageblock);
+#else
+	return false;
+#endif
+}
+
+bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
+{
+	unsigned long pages = folio_nr_pages(src);
+	struct zone *zone = folio_zone(src);
+	u32 facts = 0;
+
+	if (!migrc_reason_ok(reason))
+		facts |= BIT(MIGRC_REASON);
+	if ((current->flags & PF_MEMALLOC) ||
+	    !zone_watermark_ok(zone, 0, low_wmark_pages(zone), 0, 0))
+		facts |= BIT(MIGRC_MEMORY);
+	if (pages > migrc_limit(folio_nid(src)))
+		facts |= BIT(MIGRC_LIMIT);
+	if (!folio_test_anon(src) && !migrc_skip(MIGRC_HOOK_FILE))
+		facts |= BIT(MIGRC_NOT_ANONYMOUS);
+	if (folio_test_hugetlb(src) || folio_is_zone_device(src) ||
+	    (folio_test_large(src) && folio_entire_mapcount(src)))
+		facts |= BIT(MIGRC_KIND);
+	if (folio_contain_hwpoisoned_page(src))
+		facts |= BIT(MIGRC_POISONED);
+	if (zone_isolates(zone) && !migrc_skip(MIGRC_HOOK_ISOLATE))
+		facts |= BIT(MIGRC_ISOLATED);
+
+	current->tlb_ubc.migrc = (struct migrc_walk){ };
+	if (likely(!facts))
+		return true;
+	migrc_count_denied(facts, pages);
+	return false;
+}
+
+bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
+		      unsigned int nr, pte_t pte)
+{
+	struct migrc_walk *walk = &current->tlb_ubc.migrc;
+	struct mm_struct *mm = vma->vm_mm;
+	u32 facts = 0;
+
+	/* Then no TLB has it, and set_tlb_ubc_flush_pending() will do nothing. */
+	if (!pte_accessible(mm, pte))
+		return false;
+
+	if (pte_write(pte) && !migrc_skip(MIGRC_HOOK_WRITABLE))
+		facts |= BIT(MIGRC_WRITABLE);
+	if (mm_tlb_flush_pending(mm) && !migrc_skip(MIGRC_HOOK_PENDING))
+		facts |= BIT(MIGRC_FLUSH_PENDING);
+	if ((vma->vm_flags & VM_SHARED) && !migrc_skip(MIGRC_HOOK_FILE))
+		facts |= BIT(MIGRC_SHARED);
+	if (mm_has_notifiers(mm) && !migrc_skip(MIGRC_HOOK_NOTIFIER))
+		facts |= BIT(MIGRC_NOTIFIER);
+	if (arch_migrc_block(pte))
+		facts |= BIT(MIGRC_BLOCK);
+	if (facts) {
+		walk->denied |= facts;
+		return false;
+	}
+
+	/* Who sees the deferral must not flush before it can see the clear. */
+	arch_migrc_order();
+	atomic64_add(MIGRC_DEFERRAL, &mm->migrc.generation);
+	if (unlikely(!READ_ONCE(mm->migrc.registered)))
+		migrc_register(&mm->migrc);
+	walk->deferred = true;
+	migrc_debug_deferred(vma, addr, nr);
+	return true;
+}
+
+bool migrc_walk_end_slow(struct folio *src)
+{
+	struct migrc_walk *walk = &current->tlb_ubc.migrc;
+
+	if (!walk->deferred) {
+		if (walk->local)
+			walk->denied |= BIT(MIGRC_LOCAL);
+		/* None if no TLB had any of it. */
+		migrc_count_denied(walk->denied, folio_nr_pages(src));
+		return false;
+	}
+	if (migrc_skip(MIGRC_HOOK_MIXED))
+		return true;
+	migrc_count_denied(BIT(MIGRC_MIXED), folio_nr_pages(src));
+	migrc_drain(MIGRC_DRAIN_MIXED);
+	return false;
+}
+
+void migrc_add_source(struct folio *src)
+{
+	struct zone *zone = folio_zone(src);
+
+	if (migrc_skip(MIGRC_HOOK_RECORD)) {
+		folio_put(src);
+		return;
+	}
+	migrc_add(src, folio_nid(src), folio_nr_pages(src));
+	/*
+	 * Who isolates page blocks drains after that: if it was too early for @src,
+	 * the ledger's lock makes the isolation visible here.
+	 */
+	if (zone_isolates(zone) && !migrc_skip(MIGRC_HOOK_ISOLATE))
+		migrc_drain(MIGRC_DRAIN_ISOLATE);
+}
+
+/* A source that Rust was about to forget. */
+void migrc_take_lost(struct folio *folio)
+{
+	WARN_ONCE(1, "migrated source dropped\n");
+	migrc_add_source(folio);
+}
+
+/*
+ * Not under the static key: a fork that began before it was enabled takes write
+ * permission away, too.
+ */
+bool migrc_fork_begin(struct mm_struct *mm)
+{
+	if (migrc_skip(MIGRC_HOOK_FORK))
+		return false;
+	inc_tlb_flush_pending(mm);
+	return true;
+}
+
+void migrc_fork_end(struct mm_struct *mm, bool begun)
+{
+	if (begun)
+		dec_tlb_flush_pending(mm);
+}
+
+void migrc_arch_flush_mm(struct migrc_mm *mm, enum migrc_hook hook)
+{
+	flush_tlb_mm(to_mm(mm));
+	count_vm_event(MIGRC_FLUSHES);
+	atomic_long_inc(&migrc_hook_flushes[hook]);
+}
+
+/* Returns whether each mm is to be issued; otherwise, all are. */
+bool migrc_arch_begin(unsigned long mms)
+{
+	arch_migrc_begin();
+	if (migrc_skip(MIGRC_HOOK_FLUSH))
+		return false;
+	if (mms <= ARCH_MIGRC_MAX_ASIDS)
+		return true;
+	arch_migrc_issue_all();
+	return false;
+}
+
+void migrc_arch_issue(struct migrc_mm *mm)
+{
+	arch_migrc_issue(&migrc_batch, to_mm(mm));
+}
+
+void migrc_arch_sync(unsigned long mms)
+{
+	count_vm_events(MIGRC_FLUSHES, mms);
+	if (!migrc_skip(MIGRC_HOOK_FLUSH))
+		arch_migrc_sync(&migrc_batch);
+}
+
+static void release_batch(struct folio_batch *fbatch, int nid, unsigned long *pages,
+			  bool held)
+{
+	if (!*pages)
+		return;
+	folios_put(fbatch);
+	/* Exact, unlike mod_node_page_state(): 0 means that there are none. */
+	if (held)
+		node_page_state_add(-(long)*pages, NODE_DATA(nid), NR_MIGRC_HELD);
+	*pages = 0;
+}
+
+/* @held: they were in a ledger. */
+void migrc_release(struct folio *first, bool held)
+{
+	struct folio_batch fbatch;
+	unsigned long pages = 0;
+	int nid = 0;
+
+	folio_batch_init(&fbatch);
+	while (first) {
+		struct folio *folio = first;
+
+		first = (struct folio *)folio->lru.next;
+		if (folio_nid(folio) != nid)
+			release_batch(&fbatch, nid, &pages, held);
+		nid = folio_nid(folio);
+		pages += folio_nr_pages(folio);
+		if (migrc_debug_release(folio))
+			continue;
+		if (!folio_batch_add(&fbatch, folio)) {
+			release_batch(&fbatch, nid, &pages, held);
+			cond_resched();
+		}
+	}
+	release_batch(&fbatch, nid, &pages, held);
+}
+
+u64 migrc_now(void)
+{
+	return ktime_get_ns();
+}
+
+/* Under the drain's mutex. */
+void migrc_drain_begin(void)
+{
+	migrc_debug_drain();
+}
+
+static void migrc_age_fn(struct work_struct *work)
+{
+	migrc_drain(MIGRC_DRAIN_AGE);
+}
+
+static DECLARE_DELAYED_WORK(migrc_age_work, migrc_age_fn);
+
+static unsigned long age_jiffies(void)
+{
+	return msecs_to_jiffies(READ_ONCE(migrc_max_age_ms));
+}
+
+/* The first source came into a node's ledger. */
+void migrc_arm(void)
+{
+	queue_delayed_work(system_dfl_wq, &migrc_age_work, age_jiffies());
+}
+
+unsigned long migrc_limit(unsigned int node)
+{
+	unsigned long max = READ_ONCE(migrc_max_pages);
+
+	return max ?: min(node_present_pages(node) / 100, SZ_64M >> PAGE_SHIFT);
+}
+
+void migrc_account_added(struct folio *folio, unsigned int node, unsigned long pages)
+{
+	node_page_state_add(pages, NODE_DATA(node), NR_MIGRC_HELD);
+	count_vm_events(MIGRC_DEFERRED, pages);
+	tlb_oracle_owned(&folio->page, folio_order(folio));
+	trace_migrc_defer(folio_pfn(folio), pages, node);
+}
+
+void migrc_account_denied(enum migrc_fact reason, unsigned long pages)
+{
+	this_cpu_add(migrc_denied[reason], pages);
+	count_vm_events(MIGRC_DENIED, pages);
+	trace_migrc_deny(pages, reason);
+}
+
+void migrc_account_drain(enum migrc_drain_reason reason, unsigned long pages,
+			 unsigned long mms, u64 since, u64 begin)
+{
+	u64 age_us = div_u64(begin > since ? begin - since : 0, NSEC_PER_USEC);
+	unsigned int bucket = min_t(unsigned int, fls64(div_u64(age_us, 1000)), AGE_BUCKETS - 1);
+
+	atomic_long_inc(&migrc_drains[reason]);
+	atomic_long_add(pages, &migrc_drained[reason]);
+	atomic_long_add(pages, &migrc_ages[bucket]);
+	if (reason == MIGRC_DRAIN_AGE)
+		count_vm_event(MIGRC_DRAIN_AGES);
+	else if (reason == MIGRC_DRAIN_PRESSURE || reason == MIGRC_DRAIN_KSWAPD)
+		count_vm_event(MIGRC_DRAIN_PRESSURES);
+	if (trace_migrc_drain_enabled())
+		trace_migrc_drain(pages, mms, age_us, reason, migrc_now() - begin);
+}
+
+unsigned long migrc_drained_pages(void)
+{
+	unsigned long pages = 0;
+	int i;
+
+	for (i = 0; i < NR_MIGRC_DRAIN_REASONS; i++)
+		pages += atomic_long_read(&migrc_drained[i]);
+	return pages;
+}
+
+static DEFINE_MUTEX(migrc_sysctl_lock);
+
+/* When a write of 0 returns, nothing is deferred any more, nor will be. */
+static int migrc_enable_sysctl(const struct ctl_table *table, int write,
+			       void *buffer, size_t *lenp, loff_t *ppos)
+{
+	int ret;
+
+	guard(mutex)(&migrc_sysctl_lock);
+	ret = proc_dointvec_minmax(table, write, buffer, lenp, ppos);
+	if (ret || !write)
+		return ret;
+
+	if (migrc_enabled) {
+		static_branch_enable(&migrc_used_key);
+		migrc_open(true);
+		static_branch_enable(&migrc_key);
+	} else {
+		static_branch_disable(&migrc_key);
+		if (!migrc_skip(MIGRC_HOOK_OFF))
+			migrc_open(false);
+		migrc_drain(MIGRC_DRAIN_OFF);
+	}
+	return 0;
+}
+
+/* A shorter age counts from now on. */
+static int migrc_age_sysctl(const struct ctl_table *table, int write,
+			    void *buffer, size_t *lenp, loff_t *ppos)
+{
+	int ret;
+
+	guard(mutex)(&migrc_sysctl_lock);
+	ret = proc_douintvec_minmax(table, write, buffer, lenp, ppos);
+	if (!ret && write && delayed_work_pending(&migrc_age_work))
+		mod_delayed_work(system_dfl_wq, &migrc_age_work, age_jiffies());
+	return ret;
+}
+
+static const unsigned int migrc_age_least = 1;
+static const unsigned int migrc_age_most = 60 * MSEC_PER_SEC;
+
+static const struct ctl_table migrc_sysctl_table[] = {
+	{
+		.procname	= "migrc_enable",
+		.data		= &migrc_enabled,
+		.maxlen		= sizeof(migrc_enabled),
+		.mode		= 0644,
+		.proc_handler	= migrc_enable_sysctl,
+		.extra1		= SYSCTL_ZERO,
+		.extra2		= SYSCTL_ONE,
+	},
+	{
+		.procname	= "migrc_max_pages",
+		.data		= &migrc_max_pages,
+		.maxlen		= sizeof(migrc_max_pages),
+		.mode		= 0644,
+		.proc_handler	= proc_doulongvec_minmax,
+	},
+	{
+		.procname	= "migrc_max_age_ms",
+		.data		= &migrc_max_age_ms,
+		.maxlen		= sizeof(migrc_max_age_ms),
+		.mode		= 0644,
+		.proc_handler	= migrc_age_sysctl,
+		.extra1		= (void *)&migrc_age_least,
+		.extra2		= (void *)&migrc_age_most,
+	},
+};
+
+#undef EM
+#undef EMe
+#define EM(a, b)	[a] = b,
+#define EMe(a, b)	[a] = b,
+
+static const char * const migrc_fact_names[] = { MIGRC_FACTS };
+static const char * const migrc_drain_names[] = { MIGRC_DRAINS };
+
+static_assert(ARRAY_SIZE(migrc_fact_names) == NR_MIGRC_FACTS);
+static_assert(ARRAY_SIZE(migrc_drain_names) == NR_MIGRC_DRAIN_REASONS);
+
+static const char * const migrc_hook_names[NR_MIGRC_HOOKS] = {
+	[MIGRC_HOOK_RANGE]	= "range",
+	[MIGRC_HOOK_REUSE]	= "reuse",
+	[MIGRC_HOOK_SWAPIN]	= "swapin",
+	[MIGRC_HOOK_FORCE]	= "force",
+	[MIGRC_HOOK_WRITABLE]	= "writable",
+	[MIGRC_HOOK_PENDING]	= "pending",
+	[MIGRC_HOOK_FORK]	= "fork",
+	[MIGRC_HOOK_FILE]	= "file",
+	[MIGRC_HOOK_NOTIFIER]	= "notifier",
+	[MIGRC_HOOK_MIXED]	= "mixed",
+	[MIGRC_HOOK_RECORD]	= "record",
+	[MIGRC_HOOK_EXIT]	= "exit",
+	[MIGRC_HOOK_FLUSH]	= "flush",
+	[MIGRC_HOOK_OFF]	= "off",
+	[MIGRC_HOOK_PRESSURE]	= "pressure",
+	[MIGRC_HOOK_KSWAPD]	= "kswapd",
+	[MIGRC_HOOK_ISOLATE]	= "isolate",
+	[MIGRC_HOOK_POISON]	= "poison",
+};
+
+static int stats_show(struct seq_file *m, void *unused)
+{
+	int i, cpu;
+
+	for (i = 0; i < NR_MIGRC_FACTS; i++) {
+		unsigned long pages = 0;
+
+		for_each_possible_cpu(cpu)
+			pages += READ_ONCE(per_cpu(migrc_denied[i], cpu));
+		seq_printf(m, "denied %s %lu\n", migrc_fact_names[i], pages);
+	}
+	for (i = 0; i < NR_MIGRC_DRAIN_REASONS; i++)
+		seq_printf(m, "drain %s %ld %ld\n", migrc_drain_names[i],
+			   atomic_long_read(&migrc_drains[i]),
+			   atomic_long_read(&migrc_drained[i]));
+	for (i = 0; i < NR_MIGRC_FLUSH_HOOKS; i++)
+		seq_printf(m, "hook %s %ld\n", migrc_hook_names[i],
+			   atomic_long_read(&migrc_hook_flushes[i]));
+	for (i = 0; i < AGE_BUCKETS; i++)
+		seq_printf(m, "age %d %ld\n", 1 << i, atomic_long_read(&migrc_ages[i]));
+	return 0;
+}
+DEFINE_SHOW_ATTRIBUTE(stats);
+
+#ifdef CONFIG_TLB_RS_FAULT_INJECTION
+static unsigned long migrc_skipped;
+
+/* True if a test asked for the kernel to be wrong in this place. */
+bool migrc_skip(enum migrc_hook hook)
+{
+	return unlikely(READ_ONCE(migrc_skipped) & BIT(hook));
+}
+
+static const struct skip_hooks migrc_hooks = {
+	.names		= migrc_hook_names,
+	.nr		= NR_MIGRC_HOOKS,
+	.skipped	= &migrc_skipped,
+};
+
+static void __init fault_injection_init(struct dentry *dir)
+{
+	skip_hook_create(dir, &migrc_hooks);
+}
+#else
+static inline void fault_injection_init(struct dentry *dir)
+{
+}
+#endif /* CONFIG_TLB_RS_FAULT_INJECTION */
+
+static int __init migrc_init(void)
+{
+	struct dentry *dir;
+	int ret;
+
+	/* FOLIO_DEFERRED is kept beside the pointer to it. */
+	BUILD_BUG_ON(__alignof__(struct anon_vma) < 8);
+
+	ret = migrc_rust_init(nr_node_ids);
+	if (ret)
+		return ret;
+	register_sysctl_init("vm", migrc_sysctl_table);
+	dir = debugfs_create_dir("migrc", NULL);
+	debugfs_create_file("stats", 0400, dir, NULL, &stats_fops);
+	fault_injection_init(dir);
+	return 0;
+}
+late_initcall(migrc_init);

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The address spaces that a drain flushes.
+
+use crate::generation::Generation;
+use kernel::{
+    bindings::{self, migrc_mm},
+    sync::atomic::{
+        ordering::{
+            Acquire,
+            Full, //
+        },
+        Atomic, //
+    }, //
+};
+
+/// The first of a list of address spaces.
+///
+/// An address space is in it from its first deferral to its exit, so that nothing has to be decided
+/// when it is drained, and a deferral costs no lock but the first time.
+///
+/// # Invariants
+///
+/// All in the list are alive. What they lead to (`next`) changes only when one is removed.
+pub(crate) struct Registered {
+    first: *mut migrc_mm,
+}
+
+// SAFETY: Nothing in it belongs to one CPU.
+unsafe impl Send for Registered {}
+
+impl Registered {
+    pub(crate) const fn new() -> Self {
+        // INVARIANT: Empty.
+        Self {
+            first: core::ptr::null_mut(),
+        }
+    }
+
+    /// Adds `mm` in front, if it is not there.
+    ///
+    /// # Safety
+    ///
+    /// `mm` must be valid, and stay so until it is removed.
+    pub(crate) unsafe fn add(&mut self, mm: *mut migrc_mm) {
+        // SAFETY: Only changed by this function and by `remove()`, under the lock that protects
+        // `self`; read without it by C, which comes here then.
+        unsafe {
+            if (*mm).registered {
+                return;
+            }
+            (*mm).next = self.first;
+            (*mm).prev = core::ptr::null_mut();
+            if !self.first.is_null() {
+                (*self.first).prev = mm;
+            }
+            (&raw mut (*mm).registered).write_volatile(true);
+        }
+        // INVARIANT: Alive by the safety requirements.
+        self.first = mm;
+    }
+
+    /// Removes `mm`.
+    ///
+    /// # Safety
+    ///
+    /// `mm` must be in the list, nobody may walk through it, and nothing be deferred in `mm` any
+    /// more.
+    pub(crate) unsafe fn remove(&mut self, mm: *mut migrc_mm) {
+        // SAFETY: By the type invariants, and as in `add()`.
+        unsafe {
+            let (next, prev) = ((*mm).next, (*mm).prev);
+
+            if !next.is_null() {
+                (*next).prev = prev;
+            }
+            if prev.is_null() {
+                self.first = next;
+            } else {
+                (*prev).next = next;
+            }
+            (*mm).registered = false;
+        }
+    }
+
+    /// All that are in the list now.
+    ///
+    /// # Safety
+    ///
+    /// None of them may be removed as long as the iterator is used. More may be added.
+    pub(crate) unsafe fn iter(&self) -> Iter {
+        // INVARIANT: The first, by the type invariants of `Registered` and the requirements here.
+        Iter(self.first)
+    }
+}
+
+/// # Invariants
+///
+/// Alive and in a list of which nothing is removed, or null.
+#[derive(Clone, Copy)]
+pub(crate) struct Iter(*mut migrc_mm);
+
+impl Iterator for Iter {
+    type Item = RegisteredMm;
+
+    fn next(&mut self) -> Option<RegisteredMm> {
+        let mm = self.0;
+
+        if mm.is_null() {
+            return None;
+        }
+        // INVARIANT: By the type invariants, `mm` is alive, and what it leads to is, too.
+        // SAFETY: As above.
+        self.0 = unsafe { (*mm).next };
+        Some(RegisteredMm(mm))
+    }
+}
+
+/// An address space that cannot exit at the moment.
+///
+/// # Invariants
+///
+/// Valid.
+#[derive(Clone, Copy)]
+pub(crate) struct RegisteredMm(*mut migrc_mm);
+
+impl RegisteredMm {
+    /// # Safety
+    ///
+    /// `mm` must be valid as long as this is used.
+    pub(crate) unsafe fn from_raw(mm: *mut migrc_mm) -> Self {
+        // INVARIANT: By the safety requirements.
+        Self(mm)
+    }
+
+    pub(crate) fn as_raw(self) -> *mut migrc_mm {
+        self.0
+    }
+
+    fn generation(&self) -> &Atomic<i64> {
+        // SAFETY: Valid by the type invariants; C's `atomic64_t` is what `Atomic` is made for.
+        unsafe { Atomic::from_ptr((&raw mut (*self.0).generation).cast::<i64>()) }
+    }
+
+    /// Reads what was deferred, and remembers it. Of the drain: two of them at once would declare
+    /// as covered what the other has seen.
+    pub(crate) fn see(self) -> Generation {
+        // What was deferred has been cleared before; the invalidation comes after this.
+        let seen = Generation::from_raw(self.generation().load(Acquire) as u64);
+
+        // SAFETY: Valid; drains exclude each other, and nobody else uses this field.
+        unsafe { (*self.0).seen = seen.into_raw() };
+        seen
+    }
+
+    /// What [`Self::see`] has seen.
+    pub(crate) fn seen(self) -> Generation {
+        // SAFETY: As above.
+        Generation::from_raw(unsafe { (*self.0).seen })
+    }
+
+    /// All that was deferred when the word was `seen` has been flushed.
+    pub(crate) fn cover(self, seen: Generation) {
+        // Who finds it covered may rely on the flush that came before this, hence `Full`. If it has
+        // changed, somebody deferred more, which stays pending: not an error.
+        let _ = self.generation().cmpxchg(
+            seen.into_raw() as i64,
+            seen.covered().into_raw() as i64,
+            Full,
+        );
+    }
+}
+
+/// How a drain flushes: all at once, and waits for all of them.
+pub(crate) fn flush_all(mms: Iter) -> usize {
+    let pending = mms.filter(|mm| mm.see().is_pending()).count();
+
+    if pending == 0 {
+        return 0;
+    }
+    // SAFETY: A barrier, and where one flush of everything is cheaper, that.
+    let each = unsafe { bindings::migrc_arch_begin(pending) };
+    if each {
+        for mm in mms.filter(|mm| mm.seen().is_pending()) {
+            // SAFETY: Valid by the type invariants.
+            unsafe { bindings::migrc_arch_issue(mm.as_raw()) };
+        }
+    }
+    // SAFETY: Called by drains only, in process context and with interrupts on.
+    unsafe { bindings::migrc_arch_sync(pending) };
+
+    for mm in mms.filter(|mm| mm.seen().is_pending()) {
+        mm.cover(mm.seen());
+    }
+    pending
+}

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Tests that need a kernel; `verify/` has the others.
+
+use super::*;
+
+#[kunit_tests(migrc)]
+mod suite {
+    use super::{
+        eligibility::{
+            check,
+            Deny, //
+        },
+        *,
+    };
+    use core::{
+        mem::forget,
+        ptr, //
+    };
+    use kernel::{
+        mm::folio::GuardedSource,
+        page::Page, //
+    };
+
+    /// Counts folios instead of having them.
+    #[derive(Default)]
+    struct Count(usize);
+
+    impl Chain for Count {
+        const EMPTY: Self = Self(0);
+
+        type Folio = ();
+
+        fn push(&mut self, (): ()) {
+            self.0 += 1;
+        }
+
+        fn append(&mut self, other: Self) {
+            self.0 += other.0;
+        }
+
+        fn is_empty(&self) -> bool {
+            self.0 == 0
+        }
+    }
+
+    /// Counts flushes.
+    struct Flushes(usize);
+
+    impl Mms for Flushes {
+        fn flush_all(&mut self) -> usize {
+            self.0 += 1;
+            self.0
+        }
+    }
+
+    #[test]
+    fn a_closed_ledger_takes_nothing() {
+        let mut ledger = Ledger::<Count>::new();
+
+        assert!(ledger.add((), 1, 0).is_err());
+        ledger.open();
+        assert_eq!(ledger.add((), 1, 0), Ok(true));
+        assert_eq!(ledger.add((), 2, 0), Ok(false));
+        ledger.close();
+        assert!(ledger.add((), 1, 0).is_err());
+        assert_eq!(ledger.pages(), 3);
+    }
+
+    #[test]
+    fn what_comes_after_the_splice_waits() {
+        let (mut a, mut b) = (Ledger::<Count>::new(), Ledger::<Count>::new());
+        let mut unflushed = Unflushed::new();
+
+        a.open();
+        b.open();
+        assert_eq!(a.add((), 512, 7), Ok(true));
+        assert_eq!(b.add((), 1, 5), Ok(true));
+        a.splice_into(&mut unflushed);
+        b.splice_into(&mut unflushed);
+        assert_eq!(a.add((), 1, 9), Ok(true));
+
+        let mut mms = Flushes(0);
+        let flushed = unflushed.flush(&mut mms);
+        assert_eq!((flushed.pages, flushed.since, flushed.mms), (513, 5, 1));
+        assert_eq!(flushed.into_chain().0, 2);
+        assert_eq!((a.pages(), b.pages(), mms.0), (1, 0, 1));
+
+        let mut rest = Unflushed::new();
+        a.splice_into(&mut rest);
+        assert_eq!(rest.flush(&mut mms).into_chain().0, 1);
+    }
+
+    #[test]
+    fn nothing_to_flush() {
+        let mut ledger = Ledger::<Count>::new();
+        let mut unflushed = Unflushed::new();
+
+        ledger.splice_into(&mut unflushed);
+        assert!(match unflushed.some() {
+            Some(unflushed) => {
+                unflushed.flush(&mut Flushes(0)).into_chain();
+                false
+            }
+            None => true,
+        });
+    }
+
+    #[test]
+    fn generations_wrap() {
+        let last = Generation::from_raw((u64::from(u32::MAX) << 32) | u64::from(u32::MAX));
+        assert!(!last.is_pending());
+
+        let wrapped = Generation::from_raw(last.into_raw().wrapping_add(Generation::DEFERRAL));
+        assert!(wrapped.is_pending());
+        assert_eq!(wrapped.covered().into_raw(), 0);
+        assert!(!wrapped.covered().is_pending());
+        assert_eq!(Generation::DEFERRAL, 1 << 32);
+    }
+
+    #[test]
+    fn a_flush_covers_what_it_has_seen() {
+        let mut mm = bindings::migrc_mm::default();
+        // SAFETY: `mm` outlives this, and nobody else knows it.
+        let registered = unsafe { RegisteredMm::from_raw(&raw mut mm) };
+        let deferral = || {
+            // SAFETY: As above.
+            unsafe { (*registered.as_raw()).generation.counter += 1 << 32 }
+        };
+
+        assert!(!registered.see().is_pending());
+        deferral();
+        let seen = registered.see();
+        assert!(seen.is_pending());
+        // Too late for the flush that has seen the first.
+        deferral();
+        registered.cover(seen);
+        assert!(registered.see().is_pending());
+        registered.cover(registered.seen());
+        assert!(!registered.see().is_pending());
+    }
+
+    /// As the mms of a list of three exit, in any order.
+    #[test]
+    fn address_spaces_exit() {
+        for order in [
+            [0, 1, 2],
+            [0, 2, 1],
+            [1, 0, 2],
+            [1, 2, 0],
+            [2, 0, 1],
+            [2, 1, 0],
+        ] {
+            let mut mms = [bindings::migrc_mm::default(); 3];
+            let first = mms.as_mut_ptr();
+            let mut list = Registered::new();
+
+            for i in 0..3 {
+                // SAFETY: In the array, which outlives the list.
+                unsafe { list.add(first.add(i)) };
+                // SAFETY: As above. It is there already.
+                unsafe { list.add(first.add(i)) };
+            }
+            for (gone, i) in order.into_iter().enumerate() {
+                // SAFETY: Nothing is removed while this is used.
+                assert_eq!(unsafe { list.iter() }.count(), 3 - gone);
+                // SAFETY: It is in the list, and nobody walks through it.
+                unsafe { list.remove(first.add(i)) };
+                // SAFETY: As above.
+                let mut rest = unsafe { list.iter() };
+                // SAFETY: In the array.
+                assert!(rest.all(|mm| mm.as_raw() != unsafe { first.add(i) }));
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_reason_counts() {
+        assert_eq!(check(0), Ok(()));
+        for (i, &deny) in Deny::ALL.iter().enumerate() {
+            assert_eq!(deny as usize, i);
+            assert_eq!(check(u32::MAX << i), Err(deny));
+        }
+        assert_eq!(
+            Deny::ALL.len(),
+            bindings::migrc_fact_NR_MIGRC_FACTS as usize
+        );
+        assert_eq!(Deny::Mixed as u32, bindings::migrc_fact_MIGRC_MIXED);
+        assert_eq!(Deny::Writable as u32, bindings::migrc_fact_MIGRC_WRITABLE);
+    }
+
+    /// A page that nobody else has, as if it were a source.
+    fn source() -> Result<MigratedSource> {
+        let page = Page::alloc_page(GFP_KERNEL)?;
+        let folio = page.as_ptr().cast();
+
+        forget(page);
+        // SAFETY: A page of order 0 is a folio, it is on no list and nobody maps it; the reference
+        // was the page's.
+        Ok(unsafe { MigratedSource::from_raw(NonNull::new_unchecked(folio)) })
+    }
+
+    /// Puts a source back.
+    fn release(source: MigratedSource) {
+        let page = source.into_raw().as_ptr().cast();
+
+        // SAFETY: The reference is ours, and nothing was ever mapped.
+        unsafe { bindings::__free_pages(page, 0) };
+    }
+
+    #[test]
+    fn chains_keep_what_they_get() -> Result {
+        let mut chain = FolioChain::new();
+        let mut other = FolioChain::new();
+        let mut all = [ptr::null_mut(); 4];
+
+        assert!(chain.is_empty());
+        chain.append(FolioChain::new());
+        assert!(chain.is_empty());
+        for (i, folio) in all.iter_mut().enumerate() {
+            let source = source()?.into_raw();
+
+            *folio = source.as_ptr();
+            // SAFETY: As in `source()`.
+            let source = unsafe { MigratedSource::from_raw(source) };
+            match i % 2 {
+                0 => chain.push(source),
+                _ => other.push(source),
+            }
+        }
+        chain.append(other);
+        assert!(!chain.is_empty());
+
+        let mut next = chain.into_raw();
+        let mut found = 0;
+        while !next.is_null() {
+            let folio = next;
+
+            assert!(all.contains(&folio));
+            found += 1;
+            // SAFETY: A folio that was in a chain, whose next is the first word of its `lru`.
+            next = unsafe {
+                (*folio)
+                    .__bindgen_anon_1
+                    .__bindgen_anon_1
+                    .__bindgen_anon_1
+                    .lru
+                    .next
+                    .cast()
+            };
+            // SAFETY: As in `source()`.
+            release(unsafe { MigratedSource::from_raw(NonNull::new_unchecked(folio)) });
+        }
+        assert_eq!(found, all.len());
+        Ok(())
+    }
+
+    /// What is dropped where the compiler cannot see it: one warning, and the ledger has it.
+    #[test]
+    fn a_lost_source_is_found() -> Result {
+        // SAFETY: A KUnit test is running: this one.
+        let test = unsafe { bindings::kunit_get_current_test() };
+        // SAFETY: As above.
+        let suppressed = unsafe { bindings::kunit_start_suppress_warning(test) };
+        let drained = || {
+            // SAFETY: Reads counters.
+            unsafe { bindings::migrc_drained_pages() }
+        };
+        let before = drained();
+
+        drop(GuardedSource::new(source()?));
+        drain(OFF);
+        // SAFETY: Returned by the call above.
+        let warnings = unsafe { bindings::kunit_suppressed_warning_count(suppressed) };
+        // SAFETY: As above.
+        unsafe { bindings::kunit_end_suppress_warning(test, suppressed) };
+        assert_eq!(warnings, 1);
+        assert_eq!(drained(), before + 1);
+
+        // The guard ends where it is not needed any more.
+        release(GuardedSource::new(source()?).into_inner());
+        Ok(())
+    }
+}

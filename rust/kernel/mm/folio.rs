@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Ownership of folios that were migrated away.
+//!
+//! The source of a migration is a [`MigratedSource`]: nothing maps it any more, and whoever has the
+//! value has the last reference. It can be put into a [`FolioChain`], and a chain can be released
+//! by C once no TLB leads to its folios. There is no other way to get rid of it, so that none is
+//! lost and none is freed too early.
+
+use crate::{
+    bindings,
+    prelude::*, //
+};
+use core::{
+    mem::{
+        replace,
+        ManuallyDrop, //
+    },
+    ptr::{
+        self,
+        NonNull, //
+    }, //
+};
+
+/// The source of a completed migration.
+///
+/// Dropping it is a build error where the optimiser cannot show that it does not happen. See
+/// [`GuardedSource`] for where it cannot.
+///
+/// # Invariants
+///
+/// The folio is off every list, not mapped, and this is the reference that its isolation took.
+#[must_use = "somebody has to own the folio"]
+pub struct MigratedSource(NonNull<bindings::folio>);
+
+// SAFETY: A reference to a folio may be dropped, and its list head used, on any CPU.
+unsafe impl Send for MigratedSource {}
+
+impl MigratedSource {
+    /// Takes over the reference to a source.
+    ///
+    /// # Safety
+    ///
+    /// `folio` must be valid, off every list, unmapped, and the caller gives away a reference.
+    #[inline(always)]
+    pub unsafe fn from_raw(folio: NonNull<bindings::folio>) -> Self {
+        // INVARIANT: By the safety requirements.
+        Self(folio)
+    }
+
+    /// Gives the reference to the caller, who has to release it.
+    #[inline(always)]
+    pub fn into_raw(self) -> NonNull<bindings::folio> {
+        ManuallyDrop::new(self).0
+    }
+}
+
+impl Drop for MigratedSource {
+    #[inline(always)]
+    fn drop(&mut self) {
+        build_error!("the source of a migration is dropped");
+    }
+}
+
+/// A source on a path of which the optimiser cannot show that it ends well.
+///
+/// If it is dropped all the same, the kernel warns once, and the ledger gets the folio.
+pub struct GuardedSource(ManuallyDrop<MigratedSource>);
+
+impl GuardedSource {
+    /// Guards `source`.
+    #[inline]
+    pub fn new(source: MigratedSource) -> Self {
+        Self(ManuallyDrop::new(source))
+    }
+
+    /// Ends the guard.
+    #[inline]
+    pub fn into_inner(self) -> MigratedSource {
+        let mut this = ManuallyDrop::new(self);
+
+        // SAFETY: `this` is not used any more, nor dropped.
+        unsafe { ManuallyDrop::take(&mut this.0) }
+    }
+}
+
+impl Drop for GuardedSource {
+    fn drop(&mut self) {
+        // SAFETY: Nobody uses `self` after this.
+        let source = unsafe { ManuallyDrop::take(&mut self.0) };
+
+        // SAFETY: By its invariants, the reference becomes the ledger's.
+        unsafe { bindings::migrc_take_lost(source.into_raw().as_ptr()) };
+    }
+}
+
+/// Sources, linked through the `next` of their `lru`, which nobody else uses.
+///
+/// # Invariants
+///
+/// `first` leads to `last` by way of sources that are the chain's own, and `last` to nothing; or
+/// both are null.
+pub struct FolioChain {
+    first: *mut bindings::folio,
+    last: *mut bindings::folio,
+}
+
+// SAFETY: As for `MigratedSource`.
+unsafe impl Send for FolioChain {}
+
+impl FolioChain {
+    /// An empty chain.
+    #[inline(always)]
+    pub const fn new() -> Self {
+        // INVARIANT: Empty.
+        Self {
+            first: ptr::null_mut(),
+            last: ptr::null_mut(),
+        }
+    }
+
+    /// The link of a folio.
+    ///
+    /// # Safety
+    ///
+    /// `folio` must be valid and owned by the caller.
+    #[inline(always)]
+    unsafe fn next(folio: *mut bindings::folio) -> *mut *mut bindings::folio {
+        // SAFETY: By the safety requirements; no reference is made, and of the union's members
+        // `lru` is the one in use.
+        let lru = unsafe {
+            &raw mut (*folio)
+                .__bindgen_anon_1
+                .__bindgen_anon_1
+                .__bindgen_anon_1
+                .lru
+        };
+
+        // SAFETY: As above.
+        unsafe { &raw mut (*lru).next }.cast()
+    }
+
+    /// Adds a source.
+    #[inline(always)]
+    pub fn push(&mut self, source: MigratedSource) {
+        let folio = source.into_raw().as_ptr();
+
+        // SAFETY: It was a source, which is ours now.
+        unsafe { Self::next(folio).write(self.first) };
+        if self.first.is_null() {
+            self.last = folio;
+        }
+        // INVARIANT: It leads to what was the first.
+        self.first = folio;
+    }
+
+    /// Adds all of another chain.
+    #[inline(always)]
+    pub fn append(&mut self, other: Self) {
+        let (first, last) = (other.first, other.last);
+
+        if first.is_null() {
+            return;
+        }
+        // SAFETY: By the type invariants, it is the chain's own.
+        unsafe { Self::next(last).write(self.first) };
+        if self.first.is_null() {
+            self.last = last;
+        }
+        // INVARIANT: `last` leads to what was the first.
+        self.first = first;
+    }
+
+    /// Whether there is none.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.first.is_null()
+    }
+
+    /// Gives all of them to the caller; null if there are none.
+    #[inline(always)]
+    pub fn into_raw(mut self) -> *mut bindings::folio {
+        self.last = ptr::null_mut();
+        replace(&mut self.first, ptr::null_mut())
+    }
+}
+
+impl Default for FolioChain {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Shared parts of the tests of migrc, which defers TLB flushes at migration: its
+ * switches, its counters, and sets of pages that are moved together.
+ */
+#ifndef _MIGRC_TEST_H
+#define _MIGRC_TEST_H
+
+#include <getopt.h>
+
+#include "tlb_rs.h"
+
+#define MIGRC_ENABLE	"/proc/sys/vm/migrc_enable"
+#define MIGRC_PAGES	"/proc/sys/vm/migrc_max_pages"
+#define MIGRC_AGE	"/proc/sys/vm/migrc_max_age_ms"
+#define MIGRC_SKIP	DEBUGFS "migrc/skip_hook"
+#define MIGRC_STATS	DEBUGFS "migrc/stats"
+
+#define MPOL_MF_MOVE_ALL	0x4
+
+static inline void migrc_write(const char *path, long val)
+{
+	char buf[32];
+	int err;
+
+	snprintf(buf, sizeof(buf), "%ld\n", val);
+	err = tlb_rs_write_file(path, buf);
+	if (err)
+		ksft_exit_fail_msg("%s: %s\n", path, strerror(-err));
+}
+
+/* A setting that is restored at exit; call it once for each. */
+static inline void migrc_setting(const char *path, long val)
+{
+	char buf[32];
+
+	snprintf(buf, sizeof(buf), "%ld\n", val);
+	if (!tlb_rs_setting(path, buf))
+		ksft_exit_fail_msg("cannot set %s to %ld\n", path, val);
+}
+
+/*
+ * Without a move in between, only a flush by the kernel for reasons of its own
+ * should end a deferral: @age_ms long, @pages many.
+ */
+static inline void migrc_init(int cpus, long pages, long age_ms)
+{
+	char buf[32];
+
+	if (tlb_rs_read_file(MIGRC_ENABLE, buf, sizeof(buf)))
+		ksft_exit_skip("no migrc: %s is absent\n", MIGRC_ENABLE);
+	if (tlb_rs_nr_cpus() < cpus)
+		ksft_exit_skip("needs %d CPUs\n", cpus);
+	if ((tlb_rs_memory_nodes() & 3) != 3)
+		ksft_exit_skip("needs memory on nodes 0 and 1\n");
+	migrc_setting(MIGRC_PAGES, pages);
+	migrc_setting(MIGRC_AGE, age_ms);
+	migrc_setting(MIGRC_ENABLE, 1);
+	tlb_rs_quiet();
+}
+
+static inline void migrc_skip_none(void)
+{
+	tlb_rs_write_file(MIGRC_SKIP, "none");
+}
+
+/* Removes hooks, their names separated by commas, until migrc_skip_none() or exit. */
+static inline bool migrc_skip_hooks(const char *hooks)
+{
+	static bool registered;
+	char list[128];
+	char *hook, *rest;
+
+	snprintf(list, sizeof(list), "%s", hooks);
+	for (hook = strtok_r(list, ",", &rest); hook; hook = strtok_r(NULL, ",", &rest)) {
+		if (tlb_rs_write_file(MIGRC_SKIP, hook))
+			return false;
+		if (!registered)
+			atexit(migrc_skip_none);
+		registered = true;
+	}
+	return true;
+}
+
+enum migrc_counter {
+	MIGRC_DEFERRED,
+	MIGRC_DENIED,
+	MIGRC_FLUSH,
+	MIGRC_DRAIN_PRESSURE,
+	MIGRC_DRAIN_AGE,
+	MIGRC_HELD,		/* must be the last */
+	MIGRC_NR,
+};
+
+static const char * const migrc_names[MIGRC_NR] = {
+	"migrc_deferred", "migrc_denied", "migrc_flush", "migrc_drain_pressure",
+	"migrc_drain_age", "migrc_held",
+};
+
+struct migrc_counters {
+	long long val[MIGRC_NR];
+};
+
+static inline void migrc_read(struct migrc_counters *c)
+{
+	char name[64];
+	long long val;
+	size_t i;
+	FILE *f;
+
+	memset(c, 0, sizeof(*c));
+	f = fopen("/proc/vmstat", "r");
+	if (!f)
+		return;
+	while (fscanf(f, "%63s %lld", name, &val) == 2) {
+		for (i = 0; i < MIGRC_NR; i++) {
+			if (!strcmp(name, migrc_names[i]))
+				c->val[i] = val;
+		}
+	}
+	fclose(f);
+}
+
+/* What was counted since @before; what is held is no difference. */
+static inline void migrc_diff(const struct migrc_counters *before, struct migrc_counters *d)
+{
+	size_t i;
+
+	migrc_read(d);
+	for (i = 0; i < MIGRC_HELD; i++)
+		d->val[i] -= before->val[i];
+}
+
+/* Members of a JSON object, each with its leading comma. */
+static inline void migrc_json(const struct migrc_counters *c)
+{
+	size_t i;
+
+	for (i = 0; i < MIGRC_NR; i++)
+		printf(",\"%s\":%lld", migrc_names[i], c->val[i]);
+}
+
+/* Pages in the ledger of @node, or of all if it is negative. */
+static inline long long migrc_held(int node)
+{
+	long long val, ret = 0;
+	char path[64], name[64];
+	FILE *f;
+
+	if (node < 0)
+		return tlb_rs_vmstat_read("migrc_held");
+	snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/vmstat", node);
+	f = fopen(path, "r");
+	if (!f)
+		ksft_exit_fail_msg("%s: %s\n", path, strerror(errno));
+	while (fscanf(f, "%63s %lld", name, &val) == 2) {
+		if (!strcmp(name, "migrc_held"))
+			ret = val;
+	}
+	fclose(f);
+	return ret;
+}
+
+/*
+ * Empties the ledger by a short age. A write to vm.migrc_enable would do, too, but it
+ * patches code: see tlb_rs_patching_is_safe(), and on arm64 that costs TLBIs.
+ */
+static inline bool migrc_expire(void)
+{
+	char old[32];
+	int i;
+
+	if (tlb_rs_read_file(MIGRC_AGE, old, sizeof(old)))
+		return false;
+	migrc_write(MIGRC_AGE, 1);
+	for (i = 0; i < 10000 && migrc_held(-1); i++)
+		tlb_rs_sleep_us(500);
+	tlb_rs_write_file(MIGRC_AGE, old);
+	return i < 10000;
+}
+
+static inline void migrc_drain(void)
+{
+	if (migrc_expire())
+		return;
+	migrc_write(MIGRC_ENABLE, 0);
+	migrc_write(MIGRC_ENABLE, 1);
+}
+
+/* The first number after "@what @name " in debugfs, 0 if it is not there. */
+static inline long long migrc_stat(const char *what, const char *name)
+{
+	char line[256], want[64];
+	long long val = 0;
+	size_t len;
+	FILE *f;
+
+	f = fopen(MIGRC_STATS, "r");
+	if (!f)
+		return 0;
+	len = snprintf(want, sizeof(want), "%s %s ", what, name);
+	while (fgets(line, sizeof(line), f)) {
+		if (!strncmp(line, want, len))
+			val = atoll(line + len);
+	}
+	fclose(f);
+	return val;
+}
+
+/* Pages that are moved in one call, in this order. */
+struct migrc_set {
+	size_t nr;
+	void **addrs;
+	int *nodes;
+	int *status;
+};
+
+static inline void migrc_set_init(struct migrc_set *set, char *base, size_t nr)
+{
+	size_t i;
+
+	set->nr = nr;
+	set->addrs = calloc(nr, sizeof(*set->addrs));
+	set->nodes = calloc(nr, sizeof(*set->nodes));
+	set->status = calloc(nr, sizeof(*set->status));
+	if (!set->addrs || !set->nodes || !set->status)
+		ksft_exit_fail_msg("no memory\n");
+	for (i = 0; i < nr; i++)
+		set->addrs[i] = base + i * getpagesize();
+}
+
+static inline void migrc_set_free(struct migrc_set *set)
+{
+	free(set->addrs);
+	free(set->nodes);
+	free(set->status);
+}
+
+/*
+ * Returns how many were moved to @node or are there already. Writes what the
+ * kernel reads and writes first: after a fork() each would else be a write fault
+ * in the middle of the move.
+ */
+static inline size_t migrc_move(struct migrc_set *set, pid_t pid, int node, int flags)
+{
+	size_t i, n = 0;
+
+	for (i = 0; i < set->nr; i++) {
+		set->nodes[i] = node;
+		set->status[i] = -1;
+	}
+	syscall(SYS_move_pages, pid, set->nr, set->addrs, set->nodes, set->status, flags);
+	for (i = 0; i < set->nr; i++)
+		n += set->status[i] == node;
+	return n;
+}
+
+/* The node of a page, or a negative errno. */
+static inline int migrc_node_of(void *addr)
+{
+	int status = -ENOENT;
+
+	if (syscall(SYS_move_pages, 0, 1UL, &addr, NULL, &status, 0))
+		return -errno;
+	return status;
+}
+
+/* Private memory of base pages on @node, filled from @seed. */
+static inline char *migrc_mmap(size_t nr, int node, __u64 seed)
+{
+	size_t len = nr * getpagesize();
+	char *base = tlb_rs_mmap(len, SZ_2M);
+
+	madvise(base, len, MADV_NOHUGEPAGE);
+	if (!tlb_rs_bind_node(base, len, node))
+		ksft_exit_fail_msg("mbind: %s\n", strerror(errno));
+	tlb_rs_fill(base, len, seed);
+	return base;
+}
+
+/* Moves the pages of a set that are not on the node of its last one to there. */
+static inline int migrc_gather(struct migrc_set *set)
+{
+	int node = migrc_node_of(set->addrs[set->nr - 1]);
+	size_t i, away = 0;
+
+	if (node < 0)
+		ksft_exit_fail_msg("a page is missing: %s\n", strerror(-node));
+	if (syscall(SYS_move_pages, 0, set->nr, set->addrs, NULL, set->status, 0))
+		return node;
+	for (i = 0; i < set->nr; i++)
+		away += set->status[i] != node;
+	if (away)
+		migrc_move(set, 0, node, MPOL_MF_MOVE);
+	return node;
+}
+
+/* A kselftest exit code, of a program that has a table of cases. */
+struct migrc_options {
+	const char *only;	/* --case */
+	const char *skip;	/* --skip, or NULL */
+	long rounds;		/* --rounds, or 0: the case's own number */
+	long want;		/* --expect-stale: at least so many; or 0 */
+};
+
+static inline void migrc_help(const char *prog)
+{
+	printf("usage: %s [option]...\n"
+	       "  [--case NAME] [--rounds N] [--skip HOOKS] [--expect-none | --expect-stale MIN]\n",
+	       prog);
+}
+
+/* False if the program should end with @status. */
+static inline bool migrc_options(int argc, char **argv, struct migrc_options *o, int *status)
+{
+	static const struct option options[] = {
+		{ "case", required_argument, NULL, 'c' },
+		{ "rounds", required_argument, NULL, 'n' },
+		{ "skip", required_argument, NULL, 's' },
+		{ "expect-stale", required_argument, NULL, 'e' },
+		{ "expect-none", no_argument, NULL, '0' },
+		{ "help", no_argument, NULL, 'h' },
+		{ }
+	};
+	int opt;
+
+	while ((opt = getopt_long(argc, argv, "c:n:s:e:0h", options, NULL)) != -1) {
+		switch (opt) {
+		case 'c':
+			o->only = optarg;
+			break;
+		case 'n':
+			o->rounds = tlb_rs_number(optarg, 1, 1000000);
+			break;
+		case 's':
+			o->skip = strcmp(optarg, "none") ? optarg : NULL;
+			break;
+		case 'e':
+			o->want = tlb_rs_number(optarg, 1, 1000000);
+			break;
+		case '0':
+			o->want = 0;
+			break;
+		default:
+			migrc_help(argv[0]);
+			*status = opt == 'h' ? 0 : KSFT_FAIL;
+			return false;
+		}
+	}
+	return true;
+}
+
+#endif /* _MIGRC_TEST_H */

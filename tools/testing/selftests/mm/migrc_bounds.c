@@ -1,0 +1,775 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A deferral is bounded, and nobody has to wait for memory that it holds:
+ *
+ * limit    no node ever has more pages in the ledger than vm.migrc_max_pages.
+ * age      without anybody's doing, the ledger is empty again after
+ *          vm.migrc_max_age_ms.
+ * exit     processes are killed while and after their pages are moved; the kernel
+ *          (KASAN) fails this one, not the program, when the hook is removed.
+ * off      a write of 0 to vm.migrc_enable returns with an empty ledger, while
+ *          another thread moves pages all the time.
+ * pressure an allocation of all memory that there was before the ledger was filled
+ *          succeeds, without an OOM kill.
+ * offline  a memory block with pages of the ledger goes offline.
+ * hugetlb  a gigantic page is allocated where pages of the ledger are.
+ * poison   a page of the ledger is found by memory failure, and released.
+ * nested   a migration whose allocation makes the same task migrate others
+ *          (compaction) does not mix up the two.
+ *
+ * With --skip the damage is counted: see --expect-stale.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include "migrc.h"
+
+#define NR_PAGES	4096
+#define EXIT_PAGES	256
+#define SEED		9
+#define LONG_MS		60000
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE	23
+#endif
+
+static size_t psize;
+static char *scratch;
+
+/* Another CPU that uses this mm: a flush of this CPU only is never deferred. */
+static struct tlb_rs_readers readers;
+
+struct result {
+	long armed;		/* rounds in which there was something to see */
+	long stale;		/* violations */
+	const char *why;	/* skipped */
+};
+
+static char *map_readonly(struct migrc_set *set, size_t nr)
+{
+	char *base = migrc_mmap(nr, 0, SEED);
+
+	mprotect(base, nr * psize, PROT_READ);
+	migrc_set_init(set, base, nr);
+	return base;
+}
+
+static void unmap(struct migrc_set *set, char *base)
+{
+	munmap(base, set->nr * psize);
+	migrc_set_free(set);
+}
+
+/* --- limit, age, off -------------------------------------------------------------- */
+
+static struct watch {
+	pthread_t thread;
+	bool stop;
+	long most;
+	long polls;
+} watch;
+
+static void *watch_thread(void *arg)
+{
+	(void)arg;
+	tlb_rs_pin_cpu(2);
+	while (!__atomic_load_n(&watch.stop, __ATOMIC_RELAXED)) {
+		int node;
+
+		for (node = 0; node < 2; node++) {
+			long held = migrc_held(node);
+
+			watch.most = held > watch.most ? held : watch.most;
+		}
+		watch.polls++;
+	}
+	return NULL;
+}
+
+static void case_limit(long rounds, struct result *r)
+{
+	/* A page is counted, and then the ledger is found to be full. */
+	long limit = 512, slack = tlb_rs_nr_cpus();
+	struct migrc_set set;
+	char *base = map_readonly(&set, NR_PAGES);
+	long round;
+	int node;
+
+	migrc_write(MIGRC_PAGES, limit);
+	migrc_write(MIGRC_AGE, LONG_MS);
+	memset(&watch, 0, sizeof(watch));
+	if (pthread_create(&watch.thread, NULL, watch_thread, NULL))
+		ksft_exit_fail_msg("cannot start a thread\n");
+	for (round = 0; round < rounds; round++) {
+		struct migrc_counters before, d;
+
+		migrc_read(&before);
+		migrc_move(&set, 0, !(round & 1), MPOL_MF_MOVE);
+		migrc_diff(&before, &d);
+		r->armed += d.val[MIGRC_DEFERRED] >= limit;
+		for (node = 0; node < 2; node++)
+			r->stale += migrc_held(node) > limit;
+	}
+	watch.stop = true;
+	pthread_join(watch.thread, NULL);
+	r->stale += watch.most > limit + slack;
+	ksft_print_msg("limit: at most %ld of %ld pages, looked at %ld times\n", watch.most, limit,
+		       watch.polls);
+	r->stale += !!tlb_rs_check(base, NR_PAGES * psize, SEED);
+	unmap(&set, base);
+}
+
+static void case_age(long rounds, struct result *r)
+{
+	long age_ms = 100, round, late = 0;
+	struct migrc_set set;
+	char *base = map_readonly(&set, NR_PAGES / 4);
+	__u64 start, ns, most = 0;
+
+	migrc_write(MIGRC_PAGES, NR_PAGES);
+	migrc_write(MIGRC_AGE, age_ms);
+	for (round = 0; round < rounds; round++) {
+		struct migrc_counters before, d;
+
+		migrc_drain();
+		migrc_read(&before);
+		migrc_move(&set, 0, !(round & 1), MPOL_MF_MOVE);
+		start = tlb_rs_now_ns();
+		migrc_diff(&before, &d);
+		r->armed += d.val[MIGRC_DEFERRED] > 0;
+		while (migrc_held(-1) && tlb_rs_now_ns() - start < 5000000000ULL)
+			tlb_rs_sleep_us(2000);
+		ns = tlb_rs_now_ns() - start;
+		most = ns > most ? ns : most;
+		late += ns > (age_ms + 50) * 1000000ULL;
+		r->stale += ns >= 5000000000ULL;
+	}
+	ksft_print_msg("age: %ld of %ld times later than %ld ms, at most %llu us\n", late, rounds,
+		       age_ms + 50, most / 1000);
+	/* The host may have been elsewhere now and then. */
+	r->stale += late > rounds / 2;
+	unmap(&set, base);
+}
+
+static struct {
+	struct migrc_set set;
+	bool stop;
+	long moves;
+} moving;
+
+static void *move_thread(void *arg)
+{
+	(void)arg;
+	tlb_rs_pin_cpu(2);
+	while (!__atomic_load_n(&moving.stop, __ATOMIC_RELAXED))
+		migrc_move(&moving.set, 0, moving.moves++ & 1, MPOL_MF_MOVE);
+	return NULL;
+}
+
+static void case_off(long rounds, struct result *r)
+{
+	struct migrc_counters before, d;
+	pthread_t thread;
+	char *base;
+	long round;
+
+	if (!tlb_rs_patching_is_safe()) {
+		r->why = "no live patching under x86_64 TCG";
+		return;
+	}
+	migrc_write(MIGRC_PAGES, NR_PAGES);
+	migrc_write(MIGRC_AGE, LONG_MS);
+	base = map_readonly(&moving.set, EXIT_PAGES);
+	moving.stop = false;
+	migrc_read(&before);
+	if (pthread_create(&thread, NULL, move_thread, NULL))
+		ksft_exit_fail_msg("cannot start a thread\n");
+	for (round = 0; round < rounds; round++) {
+		migrc_write(MIGRC_ENABLE, 1);
+		/* Now and then long enough for something to be deferred. */
+		tlb_rs_sleep_us(round % 8 ? 500 : 50000);
+		r->armed += !(round % 8) && tlb_rs_vmstat_read("migrc_held") > 0;
+		migrc_write(MIGRC_ENABLE, 0);
+		/* Not in each round: this takes long. */
+		if (!(round % 8))
+			r->stale += migrc_held(-1) != 0;
+	}
+	moving.stop = true;
+	pthread_join(thread, NULL);
+	r->stale += migrc_held(-1) != 0;
+	migrc_diff(&before, &d);
+	ksft_print_msg("off: %ld moves, %lld pages deferred\n", moving.moves,
+		       d.val[MIGRC_DEFERRED]);
+	/* Each eighth is enough, and half of them. */
+	r->armed *= 8;
+	migrc_write(MIGRC_ENABLE, 1);
+	r->stale += !!tlb_rs_check(base, EXIT_PAGES * psize, SEED);
+	unmap(&moving.set, base);
+}
+
+/* --- exit -------------------------------------------------------------------------- */
+
+static struct shared {
+	bool ready;
+	long bad;
+} *sh;
+
+static void exit_child(char *base, size_t len)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	tlb_rs_pin_cpu(2);
+	tlb_rs_fill(base, len, SEED);
+	mprotect(base, len, PROT_READ);
+	__atomic_store_n(&sh->ready, true, __ATOMIC_RELEASE);
+	for (;;) {
+		if (tlb_rs_check(base, len, SEED))
+			__atomic_fetch_add(&sh->bad, 1, __ATOMIC_RELAXED);
+	}
+}
+
+static struct {
+	pid_t pid;
+	unsigned int us;
+} victim;
+
+static void *kill_thread(void *arg)
+{
+	(void)arg;
+	tlb_rs_sleep_us(victim.us);
+	kill(victim.pid, SIGKILL);
+	return NULL;
+}
+
+static void case_exit(long rounds, struct result *r)
+{
+	size_t len = EXIT_PAGES * psize;
+	char *base = tlb_rs_mmap(len, SZ_2M);
+	unsigned int us = 10000;
+	struct migrc_set set;
+	pthread_t thread;
+	long round;
+
+	/* Without pages: those of the children are their own. */
+	madvise(base, len, MADV_NOHUGEPAGE);
+	tlb_rs_bind_node(base, len, 0);
+	migrc_set_init(&set, base, EXIT_PAGES);
+	migrc_write(MIGRC_PAGES, NR_PAGES);
+	sh->bad = 0;
+	for (round = 0; round < rounds; round++) {
+		struct migrc_counters before, d;
+		bool during = round % 4 == 3;
+		__u64 start;
+
+		/* Drains follow each other all the time, or do not come. */
+		migrc_write(MIGRC_AGE, round & 1 ? 1 : LONG_MS);
+		sh->ready = false;
+		victim.pid = fork();
+		if (victim.pid < 0)
+			ksft_exit_fail_msg("fork: %s\n", strerror(errno));
+		if (!victim.pid)
+			exit_child(base, len);
+		while (!__atomic_load_n(&sh->ready, __ATOMIC_ACQUIRE))
+			tlb_rs_sleep_us(1000);
+		victim.us = us * (round % 16) / 16;
+		if (during && pthread_create(&thread, NULL, kill_thread, NULL))
+			ksft_exit_fail_msg("cannot start a thread\n");
+		migrc_read(&before);
+		start = tlb_rs_now_ns();
+		migrc_move(&set, victim.pid, 1, MPOL_MF_MOVE);
+		migrc_diff(&before, &d);
+		r->armed += d.val[MIGRC_DEFERRED] > 0;
+		if (during)
+			pthread_join(thread, NULL);
+		else
+			us = (tlb_rs_now_ns() - start) / 1000;
+		kill(victim.pid, SIGKILL);
+		waitpid(victim.pid, NULL, 0);
+	}
+	migrc_drain();
+	r->stale += sh->bad + (migrc_held(-1) != 0);
+	unmap(&set, base);
+}
+
+/* --- memory ------------------------------------------------------------------------ */
+
+static long long meminfo_kb(const char *path, const char *field)
+{
+	char line[256], *p;
+	long long kb = 0;
+	FILE *f;
+
+	f = fopen(path, "r");
+	if (!f)
+		return 0;
+	while (fgets(line, sizeof(line), f)) {
+		p = strstr(line, field);
+		if (p && p[strlen(field)] == ':')
+			kb = atoll(p + strlen(field) + 1);
+	}
+	fclose(f);
+	return kb;
+}
+
+/* In a child, which the OOM killer would choose. False if it did, or would have. */
+static bool populate(size_t len)
+{
+	long long kills = tlb_rs_vmstat_read("oom_kill");
+	int status = 0;
+	pid_t pid;
+
+	fflush(stdout);
+	pid = fork();
+	if (pid < 0)
+		ksft_exit_fail_msg("fork: %s\n", strerror(errno));
+	if (!pid) {
+		char *base;
+
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		tlb_rs_write_file("/proc/self/oom_score_adj", "1000");
+		base = mmap(NULL, len, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (base == MAP_FAILED)
+			_exit(1);
+		madvise(base, len, MADV_NOHUGEPAGE);
+		_exit(madvise(base, len, MADV_POPULATE_WRITE) ? 1 : 0);
+	}
+	waitpid(pid, &status, 0);
+	return WIFEXITED(status) && !WEXITSTATUS(status) &&
+	       tlb_rs_vmstat_read("oom_kill") == kills;
+}
+
+static void case_pressure(long rounds, struct result *r)
+{
+	long long avail, brim, step = 16 << 10;
+	struct migrc_set set;
+	long round;
+	char *base;
+
+	if (tlb_rs_has_swap()) {
+		r->why = "has swap";
+		return;
+	}
+	base = map_readonly(&set, NR_PAGES);
+	migrc_write(MIGRC_AGE, LONG_MS);
+	migrc_drain();
+	/* As much as there is with an empty ledger: the first try should succeed. */
+	avail = meminfo_kb("/proc/meminfo", "MemAvailable");
+	for (brim = avail - step / 2; brim > step && !populate(brim << 10); brim -= step)
+		;
+	if (brim <= step) {
+		r->why = "too little memory";
+		unmap(&set, base);
+		return;
+	}
+	/* An eighth of the memory, or 64 MiB. */
+	migrc_write(MIGRC_PAGES, (avail / 8 < 64 << 10 ? avail / 8 : 64 << 10) * 1024 / psize);
+	for (round = 0; round < rounds; round++) {
+		struct migrc_counters before, d;
+		long long held, left;
+		bool ok;
+		int i;
+
+		for (i = 0; i < 8; i++)
+			migrc_move(&set, 0, !(i & 1), MPOL_MF_MOVE);
+		held = migrc_held(-1);
+		ksft_print_msg("pressure: %lld kB available, %lld with an empty ledger\n",
+			       meminfo_kb("/proc/meminfo", "MemAvailable"), avail);
+		migrc_read(&before);
+		ok = populate(brim << 10);
+		left = migrc_held(-1);
+		migrc_diff(&before, &d);
+		r->armed += held * (long long)psize >= step << 10;
+		r->stale += !ok;
+		ksft_print_msg("pressure: %lld kB, %lld held, then %lld, %lld drains, %s\n",
+			       brim, held, left, d.val[MIGRC_DRAIN_PRESSURE],
+			       ok ? "no OOM" : "OOM");
+	}
+	r->stale += !!tlb_rs_check(base, NR_PAGES * psize, SEED);
+	unmap(&set, base);
+}
+
+/*
+ * Base pages of @node, one of each @stride frames between @lo and @hi, in read-only
+ * mappings of their own. The others of that memory are free again.
+ */
+static size_t scatter(struct migrc_set *set, int node, __u64 lo, __u64 hi, size_t stride)
+{
+	size_t len, nr, i, n = 0, most = 8192;
+	char path[64], *base, *from;
+	__u64 pfn;
+
+	snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/meminfo", node);
+	len = (meminfo_kb(path, "MemFree") << 10) / 4 * 3 / SZ_2M * SZ_2M;
+	base = tlb_rs_mmap(len, SZ_2M);
+	madvise(base, len, MADV_NOHUGEPAGE);
+	if (!tlb_rs_bind_node(base, len, node) || madvise(base, len, MADV_POPULATE_WRITE))
+		ksft_exit_fail_msg("cannot fill node %d: %s\n", node, strerror(errno));
+	nr = len / psize;
+	migrc_set_init(set, base, most);
+	from = base;
+	for (i = 0; i < nr && n < most; i++) {
+		char *page = base + i * psize;
+
+		pfn = tlb_rs_pfn(page);
+		if (pfn < lo || pfn >= hi || pfn % stride != stride / 2)
+			continue;
+		if (page > from)
+			munmap(from, page - from);
+		from = page + psize;
+		tlb_rs_fill(page, psize, SEED);
+		mprotect(page, psize, PROT_READ);
+		set->addrs[n++] = page;
+	}
+	if (base + len > from)
+		munmap(from, base + len - from);
+	set->nr = n;
+	return n;
+}
+
+static size_t end_scatter(struct migrc_set *set)
+{
+	size_t i, bad = 0;
+
+	for (i = 0; i < set->nr; i++) {
+		bad += tlb_rs_check(set->addrs[i], psize, SEED);
+		munmap(set->addrs[i], psize);
+	}
+	migrc_set_free(set);
+	return bad;
+}
+
+/* Off the node, so that their frames are in the ledger. */
+static bool hold_scattered(struct migrc_set *set, int node)
+{
+	size_t moved = migrc_move(set, 0, !node, MPOL_MF_MOVE);
+	long long held = migrc_held(node);
+
+	ksft_print_msg("%zu of %zu pages moved, %lld held\n", moved, set->nr, held);
+	return set->nr && held >= (long long)set->nr / 2;
+}
+
+static void on_alarm(int sig)
+{
+	(void)sig;
+}
+
+/* Gives up after a while: an offline that cannot succeed goes on until a signal. */
+static int write_in_time(const char *path, const char *val)
+{
+	int err;
+
+	sigaction(SIGALRM, &(struct sigaction){ .sa_handler = on_alarm }, NULL);
+	alarm(60);
+	err = tlb_rs_write_file(path, val);
+	alarm(0);
+	return err;
+}
+
+/* The last block of node 1 that goes offline with an empty ledger, and has; or -1. */
+static int offline_block(char *state, size_t size)
+{
+	int block, candidate, tried = 1 << 30;
+	struct dirent *ent;
+	DIR *dir;
+
+	for (;;) {
+		dir = opendir("/sys/devices/system/node/node1");
+		if (!dir)
+			return -1;
+		candidate = -1;
+		while ((ent = readdir(dir))) {
+			if (sscanf(ent->d_name, "memory%d", &block) == 1 && block > candidate &&
+			    block < tried)
+				candidate = block;
+		}
+		closedir(dir);
+		snprintf(state, size, "/sys/devices/system/memory/memory%d/state", candidate);
+		if (candidate < 0 || !write_in_time(state, "offline"))
+			return candidate;
+		tried = candidate;
+	}
+}
+
+static void case_offline(long rounds, struct result *r)
+{
+	char path[128], buf[64];
+	struct migrc_set set;
+	unsigned long size;
+	long round;
+	int block;
+	__u64 lo;
+
+	if (tlb_rs_read_file("/sys/devices/system/memory/block_size_bytes", buf, sizeof(buf))) {
+		r->why = "no memory hotplug";
+		return;
+	}
+	size = strtoul(buf, NULL, 16);
+	migrc_write(MIGRC_AGE, LONG_MS);
+	migrc_write(MIGRC_PAGES, 16384);
+	migrc_drain();
+
+	block = offline_block(path, sizeof(path));
+	if (block < 0) {
+		r->why = "no memory block goes offline (on arm64 none does that was there at boot)";
+		return;
+	}
+	lo = (__u64)block * size / psize;
+	for (round = 0; round < rounds; round++) {
+		int err;
+
+		if (write_in_time(path, "online_movable"))
+			ksft_exit_fail_msg("memory block %d does not come back\n", block);
+		scatter(&set, 1, lo, lo + size / psize, 16);
+		r->armed += hold_scattered(&set, 1);
+		err = write_in_time(path, "offline");
+		if (err)
+			ksft_print_msg("offline: memory%d: %s\n", block, strerror(-err));
+		r->stale += !!err;
+		r->stale += !!end_scatter(&set);
+		migrc_drain();
+		if (err)
+			write_in_time(path, "offline");
+	}
+	write_in_time(path, "online");
+}
+
+static const char *gigantic;
+
+static bool allocate_gigantic(int nr)
+{
+	char path[128], val[16], buf[32];
+
+	snprintf(path, sizeof(path),
+		 "/sys/devices/system/node/node1/hugepages/hugepages-%skB/nr_hugepages", gigantic);
+	snprintf(val, sizeof(val), "%d", nr);
+	return !write_in_time(path, val) && !tlb_rs_read_file(path, buf, sizeof(buf)) &&
+	       atoi(buf) == nr;
+}
+
+static void case_hugetlb(long rounds, struct result *r)
+{
+	static const char * const sizes[] = { "32768", "1048576" };
+	struct migrc_set set;
+	size_t i;
+	long round;
+
+	migrc_write(MIGRC_AGE, LONG_MS);
+	migrc_write(MIGRC_PAGES, 16384);
+	migrc_drain();
+	for (i = 0; i < ARRAY_SIZE(sizes); i++) {
+		gigantic = sizes[i];
+		if (allocate_gigantic(1))
+			break;
+	}
+	allocate_gigantic(0);
+	if (i == ARRAY_SIZE(sizes)) {
+		r->why = "no gigantic page to be had, not even with an empty ledger";
+		return;
+	}
+	for (round = 0; round < rounds; round++) {
+		bool ok;
+
+		/* In each 4 MiB, so that there is no place without. */
+		scatter(&set, 1, 0, ~0ULL, (4UL << 20) / psize);
+		r->armed += hold_scattered(&set, 1);
+		ok = allocate_gigantic(1);
+		r->stale += !ok;
+		if (!ok)
+			ksft_print_msg("hugetlb: no page of %s kB\n", gigantic);
+		allocate_gigantic(0);
+		r->stale += !!end_scatter(&set);
+		migrc_drain();
+	}
+}
+
+/* --- poison, nested ------------------------------------------------------------------ */
+
+static void case_poison(long rounds, struct result *r)
+{
+	struct migrc_set set;
+	long round;
+	char *base;
+
+	if (access(DEBUGFS "hwpoison/corrupt-pfn", W_OK)) {
+		r->why = "no hwpoison-inject";
+		return;
+	}
+	base = map_readonly(&set, EXIT_PAGES);
+	migrc_write(MIGRC_AGE, LONG_MS);
+	migrc_write(MIGRC_PAGES, NR_PAGES);
+	for (round = 0; round < rounds; round++) {
+		__u64 pfn = tlb_rs_pfn(base + (EXIT_PAGES - 1) * psize);
+		char buf[32];
+		int err;
+
+		migrc_move(&set, 0, !(round & 1), MPOL_MF_MOVE);
+		r->armed += migrc_held(-1) > 0 &&
+			    tlb_rs_pfn(base + (EXIT_PAGES - 1) * psize) != pfn;
+		snprintf(buf, sizeof(buf), "%llu", pfn);
+		err = tlb_rs_write_file(DEBUGFS "hwpoison/corrupt-pfn", buf);
+		if (err)
+			ksft_print_msg("poison: frame %llx: %s\n", pfn, strerror(-err));
+		r->stale += err || migrc_held(-1);
+		r->stale += !!tlb_rs_check(base, EXIT_PAGES * psize, SEED);
+		tlb_rs_write_file(DEBUGFS "hwpoison/unpoison-pfn", buf);
+	}
+	unmap(&set, base);
+}
+
+static void case_nested(long rounds, struct result *r)
+{
+	size_t folio = 8 * psize, nr = 512, i, n, len;
+	struct migrc_set set;
+	char *filler, *base;
+	long round;
+
+	/* Of 8 pages: less than a contiguous block of arm64. */
+	if (psize != 4096 || !tlb_rs_setting(THP_SYSFS "hugepages-32kB/enabled", "always") ||
+	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "never")) {
+		r->why = "no 32 KiB anonymous folios";
+		return;
+	}
+	migrc_write(MIGRC_AGE, LONG_MS);
+	migrc_write(MIGRC_PAGES, 16384);
+	base = tlb_rs_mmap(nr * folio, SZ_2M);
+	tlb_rs_bind_node(base, nr * folio, 0);
+	tlb_rs_fill(base, nr * folio, SEED);
+	for (i = n = 0; i < nr; i++)
+		n += tlb_rs_is_folio(base + i * folio, 8);
+	mprotect(base, nr * folio, PROT_READ);
+	migrc_set_init(&set, base, nr);
+	for (i = 0; i < nr; i++)
+		set.addrs[i] = base + i * folio;
+
+	for (round = 0; round < rounds; round++) {
+		long long stalls = tlb_rs_vmstat_read("compact_stall"), held;
+		struct migrc_counters before, d;
+		size_t moved;
+
+		/* Node 1 has half of its pages, but few of them together. */
+		len = (meminfo_kb("/sys/devices/system/node/node1/meminfo", "MemFree") << 10) /
+		      8 * 7 / SZ_2M * SZ_2M;
+		filler = tlb_rs_mmap(len, SZ_2M);
+		madvise(filler, len, MADV_NOHUGEPAGE);
+		tlb_rs_bind_node(filler, len, 1);
+		if (madvise(filler, len, MADV_POPULATE_WRITE))
+			ksft_exit_fail_msg("cannot fill node 1: %s\n", strerror(errno));
+		for (i = 0; i < len; i += 2 * psize) {
+			madvise(filler + i, psize, MADV_DONTNEED);
+			*(__u64 *)(filler + i + psize) = i;
+		}
+		mprotect(filler, len, PROT_READ);
+
+		migrc_read(&before);
+		moved = migrc_move(&set, 0, 1, MPOL_MF_MOVE);
+		migrc_diff(&before, &d);
+		held = migrc_held(-1);
+		stalls = tlb_rs_vmstat_read("compact_stall") - stalls;
+		ksft_print_msg("nested: %zu folios moved, %lld deferred, %lld held, %lld stalls\n",
+			       moved, d.val[MIGRC_DEFERRED], held, stalls);
+		r->armed += stalls && d.val[MIGRC_DEFERRED] && n > nr / 2;
+		/* What was freed too early is used for something else by now. */
+		r->stale += !!tlb_rs_check(base, nr * folio, SEED);
+		for (i = 0; i < len; i += 2 * psize)
+			r->stale += *(__u64 *)(filler + i + psize) != i;
+		munmap(filler, len);
+		migrc_move(&set, 0, 0, MPOL_MF_MOVE);
+		r->stale += !!tlb_rs_check(base, nr * folio, SEED);
+		migrc_drain();
+		r->stale += migrc_held(-1) != 0;
+	}
+	munmap(base, nr * folio);
+	migrc_set_free(&set);
+}
+
+static const struct test {
+	const char *name;
+	void (*run)(long rounds, struct result *r);
+	long rounds;
+} tests[] = {
+	{ "limit", case_limit, 20 },
+	{ "age", case_age, 9 },
+	{ "exit", case_exit, 48 },
+	{ "off", case_off, 400 },
+	{ "pressure", case_pressure, 2 },
+	{ "offline", case_offline, 2 },
+	{ "hugetlb", case_hugetlb, 2 },
+	{ "poison", case_poison, 4 },
+	{ "nested", case_nested, 2 },
+};
+
+static int run(const struct test *t, const struct migrc_options *o)
+{
+	long rounds = o->rounds ?: t->rounds;
+	struct migrc_counters before, d;
+	struct result r = { };
+
+	tlb_rs_readers_start(&readers, 1, false, scratch, psize);
+	migrc_read(&before);
+	t->run(rounds, &r);
+	migrc_diff(&before, &d);
+	tlb_rs_readers_end(&readers);
+	if (r.why) {
+		ksft_print_msg("%s: %s\n", t->name, r.why);
+		return KSFT_SKIP;
+	}
+	printf("{\"test\":\"migrc_bounds\",\"case\":\"%s\",\"skip\":\"%s\"", t->name,
+	       o->skip ?: "none");
+	printf(",\"rounds\":%ld,\"armed\":%ld,\"stale\":%ld", rounds, r.armed, r.stale);
+	migrc_json(&d);
+	printf("}\n");
+	/* Rounds that could not show anything prove nothing. */
+	if (!o->want && r.armed < (rounds + 1) / 2) {
+		ksft_print_msg("%s: %ld of %ld rounds armed only\n", t->name, r.armed, rounds);
+		return KSFT_FAIL;
+	}
+	if (o->want ? r.stale >= o->want : !r.stale)
+		return KSFT_PASS;
+	ksft_print_msg("%s: %ld violations, expected: %s%ld\n", t->name, r.stale,
+		       o->want ? "at least " : "", o->want);
+	return KSFT_FAIL;
+}
+
+int main(int argc, char **argv)
+{
+	struct migrc_options o = { };
+	int status = KSFT_PASS;
+	size_t i, nr = 0;
+
+	ksft_print_header();
+	if (!migrc_options(argc, argv, &o, &status))
+		return status;
+	migrc_init(3, NR_PAGES, LONG_MS);
+	psize = getpagesize();
+	for (i = 0; i < ARRAY_SIZE(tests); i++)
+		nr += !o.only || !strcmp(o.only, tests[i].name);
+	if (!nr)
+		ksft_exit_fail_msg("no case '%s'\n", o.only);
+	sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (sh == MAP_FAILED)
+		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
+	scratch = migrc_mmap(1, 0, SEED);
+	tlb_rs_pin_cpu(0);
+
+	ksft_set_plan(nr);
+	for (i = 0; i < ARRAY_SIZE(tests); i++) {
+		int ret;
+
+		if (o.only && strcmp(o.only, tests[i].name))
+			continue;
+		if (o.skip && !migrc_skip_hooks(o.skip)) {
+			ksft_test_result_skip("bounds: %s: cannot remove '%s'\n", tests[i].name,
+					      o.skip);
+			continue;
+		}
+		ret = run(&tests[i], &o);
+		migrc_skip_none();
+		ksft_test_result_report(ret, "bounds: %s%s%s\n", tests[i].name,
+					o.skip ? ", without " : "", o.skip ?: "");
+		migrc_drain();
+	}
+	ksft_finished();
+}

@@ -1,0 +1,1411 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What a TLB may still say after a migration whose flush was deferred, in rounds:
+ *
+ *   main (CPU 0)                         R (CPU 1)
+ *   P becomes read-only, has an old      reads P all the time, without a system
+ *   value, and R reads it                call: P is in its TLB
+ *   moves 256 pages, P the last: the
+ *   flush is deferred
+ *   stores a new value to P, in the
+ *   way that the case is about
+ *   flag = round, release                (acquire) v = P
+ *
+ * R must read the new value, so a flush must complete before the store is possible.
+ * Without the hook of the case (--skip) R reads the old page.
+ *
+ * A round counts as armed if P has another frame, its flush was deferred, no hook
+ * or drain flushed before the store, and R took no page fault: it went on with the
+ * stale entry. No store goes through the TLB of a CPU that has touched P before,
+ * which might agree with R on the wrong page: main stores through the kernel, W
+ * (CPU 3) has not touched P since the last flush. Whatever else is moved is
+ * read-only, too: a flush of a neighbour's would hide that of P.
+ *
+ * reuse      P is shared with a child, which is gone before the store: the write
+ *            fault makes the page writable as it is.
+ * reuse-exclusive  the same for a page that is exclusive, but mapped read-only.
+ * mprotect   main makes P and 8192 mappings after it writable, W stores to P in the
+ *            meantime: the entry is writable long before mprotect() flushes.
+ * uffd-wp    the same by UFFDIO_WRITEPROTECT of P and 65536 zero pages.
+ * zap        P is replaced by mmap(MAP_FIXED) while it is a migration entry.
+ * dontneed   the same by MADV_DONTNEED.
+ * mremap     P is moved elsewhere while it is a migration entry.
+ * force      a write to /proc/self/mem in spite of PROT_READ.
+ * poke       the same by PTRACE_POKEDATA.
+ * tags       PTRACE_POKEMTETAGS; R reads the tag.
+ * swapin     P is reclaimed to swap and read back for the store.
+ * common     a child that shares P unmaps it and must not read it any more, then P
+ *            is reused by the parent.
+ * file, shared  a page of a private and of a shared file mapping, which must not be
+ *            deferred: the store is a pwrite() to the file.
+ * twice      P is moved to and fro, and keeps its value.
+ * record, drain  the old frame must not be used for something else while R reads it:
+ *            main writes to new pages, before and after a drain.
+ *
+ * A writable entry must not survive the copy. Here R is a thread that increments P
+ * all the time and compares it with a count of its own, and the damage is a lost
+ * increment; the page must be denied:
+ *
+ * writable   P is writable all the time.
+ * pending    mprotect(PROT_READ) of P and 8192 mappings after it is under way.
+ * fork       fork() of P and 8192 mappings after it is under way. (x86_64: no CPU
+ *            uses the child's mm, its part of the folio is never deferred. So the
+ *            parent's is only if hook "mixed" is removed, too.)
+ *
+ * Others compare counters: mixed (half of a folio is read-only), undo (the move fails
+ * since vmsplice() has the page), split (a THP is split), notifier (a device uses
+ * the page table).
+ */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <sys/auxv.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <linux/userfaultfd.h>
+
+#include "migrc.h"
+
+#define NR_PAGES	256
+#define NR_OTHERS	1024
+#define NR_VMAS		8192	/* after P: what takes mprotect() and fork() long */
+#define NR_ZERO		65536
+#define AGE_MS		60000	/* nothing is flushed for its age */
+#define MAX_PAGES	8192
+#define FOLIO_PAGES	16
+#define SEED		7
+
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP	4
+#endif
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ	22
+#endif
+#define POKEMTETAGS	34	/* PTRACE_POKEMTETAGS of arm64 */
+#define MTE		0x20	/* PROT_MTE of arm64 */
+
+/* Shared with children; never moved. */
+static struct shared {
+	/* By main. */
+	__u64 reading;		/* the round in which R may read P */
+	__u64 want;		/* what R should read at last */
+	__u64 move;		/* the round in which the mover should move */
+	int node;		/* to where */
+	__u64 go;		/* the round in which W should store */
+	__u64 delay_ns;
+	__u64 finished;		/* the round whose mprotect() has returned */
+	__u64 poke;		/* the round in which the tracer should poke */
+	__u64 poke_val;
+	bool pause;		/* the writer should wait */
+	bool stop;
+	__u64 unmap;		/* the round in which the child should unmap P */
+	/* By main or W. */
+	__u64 flag;
+	/* By R, or the writer. */
+	__u64 ack;
+	__u64 last;		/* what R has read */
+	__u64 stale;
+	__u64 count;		/* of the writer, without TLB */
+	__u64 lost;
+	bool parked;
+	pid_t tid;
+	/* By others. */
+	__u64 moved;
+	bool in_time;
+	pid_t victim;
+	__u64 poked;
+	bool ready;
+	__u64 unmapped;
+	bool child_faulted;
+	__u64 child_reads;
+	__u64 child_bad;
+} *sh;
+
+struct test {
+	const char *name;
+	int (*run)(const struct test *test, const struct migrc_options *o);
+	long rounds;
+	size_t vmas;		/* filler behind P */
+	size_t zero;
+	bool (*setup)(void);
+	void (*prepare)(__u64 round);
+	bool (*act)(__u64 round);	/* false: missed its window */
+	void (*cleanup)(void);
+	bool inflight;		/* the act moves, and does so itself */
+	bool keep;		/* R must go on reading the old value */
+	bool denied;		/* nothing is deferred unless a hook is removed */
+	bool optional;		/* the kernel need not defer this */
+	long age_ms;
+};
+
+static const struct test *test;
+static size_t psize;
+static __u64 *page_p;
+static char *area;		/* P and what follows it */
+static size_t area_len;
+static int area_prot;		/* bits beyond PROT_READ and PROT_WRITE */
+static char *list;		/* the others that are moved, always read-only */
+static struct migrc_set set;
+static char *scratch;
+static int mem = -1;
+static int file = -1;
+static int uffd = -1;
+static pid_t child = -1;
+static char *others;
+static __u64 duration_ns;
+static __u64 pfn;
+
+#define LOAD(x)		__atomic_load_n(&(x), __ATOMIC_ACQUIRE)
+#define STORE(x, v)	__atomic_store_n(&(x), v, __ATOMIC_RELEASE)
+
+/* By main. Nothing takes that long, unless something has gone wrong. */
+#define WAIT_FOR(condition) do {						\
+	__u64 __end = tlb_rs_now_ns() + 60000000000ULL;				\
+										\
+	while (!(condition)) {							\
+		if (tlb_rs_now_ns() > __end)					\
+			ksft_exit_fail_msg("%s: waited in vain for %s\n",	\
+					   test->name, #condition);		\
+	}									\
+} while (0)
+
+static __u64 old_value(__u64 round)
+{
+	return 2 * round;
+}
+
+static __u64 new_value(__u64 round)
+{
+	return 2 * round + 1;
+}
+
+static __u64 look_word(void)
+{
+	return __atomic_load_n(page_p, __ATOMIC_RELAXED);
+}
+
+static __u64 (*look)(void) = look_word;
+
+#ifdef __aarch64__
+/* The allocation tag of P, modulo 16. */
+static __u64 look_tag(void)
+{
+	register __u64 tag asm("x0") = 0;
+	register __u64 *addr asm("x1") = page_p;
+
+	/* ldg x0, [x1] */
+	asm volatile(".inst 0xd9600020" : "+r"(tag) : "r"(addr) : "memory");
+	return tag >> 56 & 15;
+}
+#endif
+
+/* In pages that it has to itself: a write fault of R's would flush. */
+static void *reader(void *arg)
+{
+	__u64 round;
+
+	(void)arg;
+	tlb_rs_pin_cpu(1);
+	STORE(sh->tid, (pid_t)syscall(SYS_gettid));
+	for (round = 1;; round++) {
+		while (LOAD(sh->reading) != round) {
+			if (LOAD(sh->stop))
+				return NULL;
+		}
+		while (LOAD(sh->flag) != round)
+			__atomic_store_n(&sh->last, look(), __ATOMIC_RELAXED);
+		sh->stale += look() != LOAD(sh->want);
+		STORE(sh->ack, round);
+	}
+}
+
+static void *mover(void *arg)
+{
+	__u64 round = 0;
+
+	(void)arg;
+	tlb_rs_pin_cpu(2);
+	while (!LOAD(sh->stop)) {
+		if (LOAD(sh->move) == round) {
+			tlb_rs_sleep_us(50);
+			continue;
+		}
+		round = LOAD(sh->move);
+		migrc_move(&set, 0, sh->node, MPOL_MF_MOVE_ALL);
+		STORE(sh->moved, round);
+	}
+	return NULL;
+}
+
+/* W: its first access to P since P was made read-only is the store. */
+static void *storer(void *arg)
+{
+	__u64 round = 0, start;
+
+	(void)arg;
+	tlb_rs_pin_cpu(3);
+	while (!LOAD(sh->stop)) {
+		if (LOAD(sh->go) == round) {
+			tlb_rs_sleep_us(50);
+			continue;
+		}
+		round = LOAD(sh->go);
+		start = tlb_rs_now_ns();
+		while (tlb_rs_now_ns() - start < sh->delay_ns)
+			;
+		__atomic_store_n(page_p, new_value(round), __ATOMIC_RELAXED);
+		sh->in_time = LOAD(sh->finished) != round;
+		STORE(sh->flag, round);
+	}
+	return NULL;
+}
+
+static __thread bool is_writer;
+
+/*
+ * The writer stays here until P is writable again. W may have come too early for
+ * mprotect(). The store is repeated.
+ */
+static void on_fault(int sig)
+{
+	(void)sig;
+	if (!is_writer) {
+		tlb_rs_sleep_us(100);
+		return;
+	}
+	STORE(sh->parked, true);
+	while (LOAD(sh->parked))
+		;
+}
+
+static void *writer(void *arg)
+{
+	(void)arg;
+	is_writer = true;
+	tlb_rs_pin_cpu(1);
+	while (!LOAD(sh->stop)) {
+		__u64 v = __atomic_load_n(page_p, __ATOMIC_RELAXED);
+
+		/* Nobody else writes: after a loss, go on from what was meant. */
+		sh->lost += v != sh->count;
+		__atomic_store_n(page_p, sh->count + 1, __ATOMIC_RELAXED);
+		STORE(sh->count, sh->count + 1);
+		if (!LOAD(sh->pause))
+			continue;
+		STORE(sh->parked, true);
+		while (LOAD(sh->parked))
+			;
+	}
+	return NULL;
+}
+
+/* Main has no entry of P in its TLB. */
+static void store(__u64 val)
+{
+	if (pwrite(mem, &val, sizeof(val), (unsigned long)page_p) != sizeof(val))
+		ksft_exit_fail_msg("/proc/self/mem: %s\n", strerror(errno));
+}
+
+static __u64 load(void)
+{
+	__u64 val;
+
+	if (pread(mem, &val, sizeof(val), (unsigned long)page_p) != sizeof(val))
+		ksft_exit_fail_msg("/proc/self/mem: %s\n", strerror(errno));
+	return val;
+}
+
+static void protect(int prot)
+{
+	if (mprotect(area, area_len, prot | area_prot))
+		ksft_exit_fail_msg("mprotect: %s\n", strerror(errno));
+}
+
+/*
+ * What is owed for other reasons is flushed here, and not when a hook is called
+ * from which only the part of migrc was removed.
+ */
+static void settle(void)
+{
+	madvise(scratch, psize, MADV_COLD);
+}
+
+static void start_move(__u64 round)
+{
+	sh->node = !migrc_node_of(page_p);
+	STORE(sh->move, round);
+}
+
+static bool moving(__u64 round)
+{
+	return LOAD(sh->moved) != round;
+}
+
+static void end_move(__u64 round)
+{
+	WAIT_FOR(!moving(round));
+}
+
+static pid_t start_child(void (*fn)(void))
+{
+	pid_t pid;
+
+	fflush(stdout);
+	pid = fork();
+	if (pid < 0)
+		ksft_exit_fail_msg("fork: %s\n", strerror(errno));
+	if (!pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		fn();
+		_exit(0);
+	}
+	return pid;
+}
+
+static void end_child(void)
+{
+	if (child < 0)
+		return;
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	child = -1;
+}
+
+/* --- how P becomes read-only -------------------------------------------------- */
+
+static void prepare_protect(__u64 round)
+{
+	protect(PROT_READ | PROT_WRITE);
+	store(old_value(round));
+	migrc_gather(&set);
+	settle();
+	protect(PROT_READ);
+}
+
+/* In user mode: x86_64 would have nothing to defer for an mm that no CPU uses. */
+static void spin(void)
+{
+	tlb_rs_pin_cpu(2);
+	STORE(sh->ready, true);
+	for (;;)
+		;
+}
+
+static void nothing(void)
+{
+}
+
+/* Not exclusive any more, in a writable mapping. The child lives until the store. */
+static void prepare_fork(__u64 round)
+{
+	store(old_value(round));
+	migrc_gather(&set);
+	settle();
+	sh->ready = false;
+	child = start_child(spin);
+	WAIT_FOR(LOAD(sh->ready));
+}
+
+static void prepare_fork_exit(__u64 round)
+{
+	store(old_value(round));
+	migrc_gather(&set);
+	settle();
+	child = start_child(nothing);
+	waitpid(child, NULL, 0);
+	child = -1;
+}
+
+/*
+ * A reader that pins the page gets it to itself, since there is nobody else any
+ * more. The entry stays read-only.
+ */
+static void prepare_exclusive(__u64 round)
+{
+	__u64 val;
+	struct iovec local = { .iov_base = &val, .iov_len = sizeof(val) };
+	struct iovec remote = { .iov_base = page_p, .iov_len = sizeof(val) };
+
+	prepare_fork_exit(round);
+	if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != sizeof(val))
+		ksft_exit_fail_msg("process_vm_readv: %s\n", strerror(errno));
+}
+
+static void prepare_file(__u64 round)
+{
+	__u64 val = old_value(round);
+
+	if (madvise(area, area_len, MADV_DONTNEED) ||
+	    pwrite(file, &val, sizeof(val), (char *)page_p - area) != sizeof(val) ||
+	    madvise(area, area_len, MADV_POPULATE_READ))
+		ksft_exit_fail_msg("cannot prepare the file: %s\n", strerror(errno));
+	migrc_gather(&set);
+	settle();
+}
+
+/* --- what stores --------------------------------------------------------------- */
+
+static bool act_store(__u64 round)
+{
+	end_child();
+	store(new_value(round));
+	return true;
+}
+
+static bool act_file(__u64 round)
+{
+	__u64 val = new_value(round);
+
+	return pwrite(file, &val, sizeof(val), (char *)page_p - area) == sizeof(val);
+}
+
+static void allow_mprotect(void)
+{
+	protect(PROT_READ | PROT_WRITE);
+}
+
+static void uffd_protect(bool on)
+{
+	struct uffdio_writeprotect wp = {
+		.range = { .start = (unsigned long)area, .len = area_len },
+		.mode = on ? UFFDIO_WRITEPROTECT_MODE_WP : 0,
+	};
+
+	if (ioctl(uffd, UFFDIO_WRITEPROTECT, &wp))
+		ksft_exit_fail_msg("UFFDIO_WRITEPROTECT: %s\n", strerror(errno));
+}
+
+static void allow_uffd(void)
+{
+	uffd_protect(false);
+}
+
+static void prepare_uffd(__u64 round)
+{
+	store(old_value(round));
+	migrc_gather(&set);
+	settle();
+	uffd_protect(true);
+}
+
+/* W stores between the change of P's entry and the end of the whole. */
+static bool act_while(__u64 round, void (*allow)(void))
+{
+	__u64 start;
+
+	sh->delay_ns = duration_ns / 8 + duration_ns / 16 * (round % 8);
+	start = tlb_rs_now_ns();
+	STORE(sh->go, round);
+	allow();
+	duration_ns = tlb_rs_now_ns() - start;
+	STORE(sh->finished, round);
+	WAIT_FOR(LOAD(sh->flag) == round);
+	return sh->in_time;
+}
+
+static bool act_mprotect(__u64 round)
+{
+	return act_while(round, allow_mprotect);
+}
+
+static bool act_uffd(__u64 round)
+{
+	return act_while(round, allow_uffd);
+}
+
+/* Until P is a migration entry. */
+static void wait_for_entry(__u64 round)
+{
+	start_move(round);
+	while (tlb_rs_pfn(page_p) == pfn && moving(round))
+		;
+}
+
+static bool refill(__u64 round)
+{
+	bool in_time = moving(round);
+
+	store(new_value(round));
+	end_move(round);
+	return in_time;
+}
+
+static bool act_zap(__u64 round)
+{
+	wait_for_entry(round);
+	if (mmap(area, area_len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+		 -1, 0) == MAP_FAILED)
+		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
+	return refill(round);
+}
+
+static bool act_dontneed(__u64 round)
+{
+	wait_for_entry(round);
+	madvise(area, area_len, MADV_DONTNEED);
+	return refill(round);
+}
+
+static char *elsewhere;
+
+static bool act_mremap(__u64 round)
+{
+	wait_for_entry(round);
+	elsewhere = mremap(area, area_len, area_len, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+	if (elsewhere == MAP_FAILED)
+		ksft_exit_fail_msg("mremap: %s\n", strerror(errno));
+	return refill(round);
+}
+
+static void cleanup_mremap(void)
+{
+	munmap(elsewhere, area_len);
+}
+
+static bool act_swapin(__u64 round)
+{
+	end_child();
+	madvise(area, area_len, MADV_PAGEOUT);
+	store(new_value(round));
+	return true;
+}
+
+/* New pages from where P was, with something else in them. */
+static void scribble(void)
+{
+	size_t i;
+
+	others = migrc_mmap(NR_OTHERS, !migrc_node_of(page_p), SEED);
+	for (i = 0; i < NR_OTHERS * psize / sizeof(__u64); i++)
+		((__u64 *)others)[i] = ~0ULL;
+}
+
+static void cleanup_others(void)
+{
+	munmap(others, NR_OTHERS * psize);
+}
+
+static bool act_record(__u64 round)
+{
+	(void)round;
+	scribble();
+	return true;
+}
+
+static bool act_drain(__u64 round)
+{
+	int i;
+
+	(void)round;
+	for (i = 0; i < 200 && migrc_held(-1); i++)
+		tlb_rs_sleep_us(10000);
+	scribble();
+	return i < 200;
+}
+
+static bool act_twice(__u64 round)
+{
+	size_t i, n = 0;
+
+	(void)round;
+	for (i = 0; i < 5; i++)
+		n += migrc_move(&set, 0, !migrc_node_of(page_p), MPOL_MF_MOVE_ALL);
+	if (tlb_rs_check(list, (NR_PAGES - 1) * psize, SEED))
+		sh->stale++;
+	return n > 4 * NR_PAGES;
+}
+
+/* --- a tracer --------------------------------------------------------------- */
+
+/* A thread to be stopped; any of this process would do, but not R. */
+static void *victim(void *arg)
+{
+	(void)arg;
+	STORE(sh->victim, (pid_t)syscall(SYS_gettid));
+	while (!LOAD(sh->stop))
+		tlb_rs_sleep_us(1000);
+	return NULL;
+}
+
+static void tracer(void)
+{
+	__u64 round = 0;
+	int status;
+
+	/* Or P would not be the parent's own. */
+	munmap(area, area_len);
+	munmap(list, (NR_PAGES - 1) * psize);
+	if (ptrace(PTRACE_SEIZE, sh->victim, NULL, NULL) ||
+	    ptrace(PTRACE_INTERRUPT, sh->victim, NULL, NULL) ||
+	    waitpid(sh->victim, &status, __WALL) != sh->victim)
+		_exit(1);
+	STORE(sh->ready, true);
+	for (;;) {
+		__u8 tag = (__u8)sh->poke_val;
+		struct iovec iov = { .iov_base = &tag, .iov_len = 1 };
+		long ret;
+
+		if (LOAD(sh->poke) == round) {
+			tlb_rs_sleep_us(50);
+			continue;
+		}
+		round = LOAD(sh->poke);
+		tag = (__u8)sh->poke_val;
+		if (area_prot)
+			ret = ptrace(POKEMTETAGS, sh->victim, page_p, &iov);
+		else
+			ret = ptrace(PTRACE_POKEDATA, sh->victim, page_p, sh->poke_val);
+		STORE(sh->poked, ret ? ~0ULL : round);
+	}
+}
+
+static pthread_t victim_id;
+static bool has_victim;
+
+static bool setup_tracer(void)
+{
+	int i, status;
+
+	if (pthread_create(&victim_id, NULL, victim, NULL))
+		return false;
+	has_victim = true;
+	WAIT_FOR(LOAD(sh->victim));
+	child = start_child(tracer);
+	for (i = 0; i < 5000 && !LOAD(sh->ready); i++) {
+		if (waitpid(child, &status, WNOHANG) == child) {
+			child = -1;
+			return false;
+		}
+		tlb_rs_sleep_us(1000);
+	}
+	return LOAD(sh->ready);
+}
+
+static bool poke(__u64 val)
+{
+	__u64 serial = sh->poke + 1;
+
+	sh->poke_val = val;
+	STORE(sh->poke, serial);
+	while (LOAD(sh->poked) != serial) {
+		if (LOAD(sh->poked) == ~0ULL)
+			return false;
+		tlb_rs_sleep_us(50);
+	}
+	return true;
+}
+
+static bool act_poke(__u64 round)
+{
+	return poke(new_value(round));
+}
+
+#ifdef __aarch64__
+static bool setup_tags(void)
+{
+	if (!(getauxval(AT_HWCAP2) & 1 << 18 /* HWCAP2_MTE */))
+		return false;
+	look = look_tag;
+	area_prot = MTE;
+	protect(PROT_READ | PROT_WRITE);
+	store(0);
+	return setup_tracer();
+}
+
+static void prepare_tags(__u64 round)
+{
+	protect(PROT_READ | PROT_WRITE);
+	store(0);
+	if (!poke(old_value(round) & 15))
+		ksft_exit_fail_msg("PTRACE_POKEMTETAGS does not work\n");
+	migrc_gather(&set);
+	settle();
+	protect(PROT_READ);
+}
+
+static bool act_tags(__u64 round)
+{
+	return poke(new_value(round) & 15);
+}
+#endif
+
+/* --- two processes that share P ------------------------------------------------ */
+
+/* The child's access to P after munmap() must fault, for ever. */
+static void on_child_fault(int sig)
+{
+	(void)sig;
+	STORE(sh->child_faulted, true);
+	for (;;)
+		pause();
+}
+
+static __u64 child_old;
+
+static void *child_reader(void *arg)
+{
+	__u64 v;
+
+	(void)arg;
+	tlb_rs_pin_cpu(3);
+	for (;;) {
+		bool gone = LOAD(sh->unmapped);
+
+		v = look_word();
+		if (gone || v != child_old)
+			__atomic_fetch_add(&sh->child_bad, 1, __ATOMIC_RELEASE);
+		__atomic_fetch_add(&sh->child_reads, 1, __ATOMIC_RELEASE);
+	}
+	return NULL;
+}
+
+static void common_child(void)
+{
+	pthread_t id;
+
+	signal(SIGSEGV, on_child_fault);
+	tlb_rs_pin_cpu(2);
+	if (pthread_create(&id, NULL, child_reader, NULL))
+		_exit(1);
+	while (!LOAD(sh->unmap))
+		tlb_rs_sleep_us(100);
+	munmap(area, area_len);
+	STORE(sh->unmapped, 1);
+	for (;;)
+		pause();
+}
+
+static void prepare_common(__u64 round)
+{
+	__u64 reads = sh->child_reads;
+
+	sh->unmap = 0;
+	sh->unmapped = 0;
+	sh->child_faulted = false;
+	child_old = old_value(round);
+	store(child_old);
+	migrc_gather(&set);
+	settle();
+	child = start_child(common_child);
+	WAIT_FOR(LOAD(sh->child_reads) > reads + 100);
+}
+
+static bool act_common(__u64 round)
+{
+	__u64 bad = sh->child_bad;
+	int i;
+
+	STORE(sh->unmap, 1);
+	WAIT_FOR(LOAD(sh->unmapped));
+	store(new_value(round));
+	for (i = 0; i < 10000 && !LOAD(sh->child_faulted) && LOAD(sh->child_bad) == bad; i++)
+		tlb_rs_sleep_us(100);
+	sh->stale += LOAD(sh->child_bad) != bad;
+	end_child();
+	return true;
+}
+
+/* --- setup and the rounds ----------------------------------------------------- */
+
+static bool setup_swap(void)
+{
+	return tlb_rs_has_swap();
+}
+
+static bool setup_uffd(void)
+{
+	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP };
+	struct uffdio_register reg = {
+		.range = { .start = (unsigned long)area, .len = area_len },
+		.mode = UFFDIO_REGISTER_MODE_WP,
+	};
+
+	uffd = syscall(SYS_userfaultfd, O_CLOEXEC);
+	return uffd >= 0 && !ioctl(uffd, UFFDIO_API, &api) &&
+	       !ioctl(uffd, UFFDIO_REGISTER, &reg);
+}
+
+static bool map_file(int flags)
+{
+	file = memfd_create("migrc_stale", MFD_CLOEXEC);
+	if (file < 0 || ftruncate(file, area_len))
+		return false;
+	return mmap(area, area_len, PROT_READ, flags | MAP_FIXED, file, 0) == area;
+}
+
+static bool setup_file(void)
+{
+	return map_file(MAP_PRIVATE);
+}
+
+static bool setup_shared(void)
+{
+	return map_file(MAP_SHARED);
+}
+
+/* P, and what follows it; and the others that are moved with it. */
+static void map_pages(const struct test *t)
+{
+	size_t i;
+
+	memset(sh, 0, sizeof(*sh));
+	duration_ns = 1000000;
+	look = look_word;
+	area_prot = 0;
+	area_len = (1 + t->vmas + t->zero) * psize;
+	area = tlb_rs_mmap(area_len, SZ_2M);
+	madvise(area, area_len, MADV_NOHUGEPAGE);
+	tlb_rs_bind_node(area, area_len, 0);
+	/* Neighbours that differ stay mappings of their own. They have no pages. */
+	for (i = 1; i <= t->vmas; i += 2) {
+		if (madvise(area + i * psize, psize, MADV_DONTDUMP))
+			ksft_exit_fail_msg("MADV_DONTDUMP: %s\n", strerror(errno));
+	}
+	/* Not where a write to /proc/self/mem has its data in its own buffer. */
+	page_p = (__u64 *)(area + psize / 2);
+	store(0);
+	if (t->zero && madvise(area + psize, t->zero * psize, MADV_POPULATE_READ))
+		ksft_exit_fail_msg("MADV_POPULATE_READ: %s\n", strerror(errno));
+
+	list = migrc_mmap(NR_PAGES - 1, 0, SEED);
+	migrc_set_init(&set, list, NR_PAGES);
+	set.addrs[NR_PAGES - 1] = area;
+	mprotect(list, (NR_PAGES - 1) * psize, PROT_READ);
+	settle();
+}
+
+static void unmap_pages(void)
+{
+	munmap(area, area_len);
+	munmap(list, (NR_PAGES - 1) * psize);
+	migrc_set_free(&set);
+	if (file >= 0)
+		close(file);
+	if (uffd >= 0)
+		close(uffd);
+	file = -1;
+	uffd = -1;
+}
+
+static pthread_t threads[4];
+static int nr_threads;
+
+static void start_thread(void *(*fn)(void *))
+{
+	if (pthread_create(&threads[nr_threads++], NULL, fn, NULL))
+		ksft_exit_fail_msg("cannot start a thread\n");
+}
+
+static void end_threads(void)
+{
+	end_child();
+	STORE(sh->stop, true);
+	while (nr_threads)
+		pthread_join(threads[--nr_threads], NULL);
+	if (has_victim)
+		pthread_join(victim_id, NULL);
+	has_victim = false;
+}
+
+/* Page faults of R so far. */
+static long long faults(void)
+{
+	unsigned long minflt = 0, cminflt, majflt = 0;
+	char path[64], buf[1024], *p;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", sh->tid);
+	if (tlb_rs_read_file(path, buf, sizeof(buf)))
+		return -1;
+	p = strrchr(buf, ')');
+	if (!p || sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %lu %lu %lu", &minflt, &cminflt,
+			 &majflt) != 3)
+		return -1;
+	return minflt + majflt;
+}
+
+/* True if the round was armed. */
+static bool litmus_round(const struct test *t, __u64 round, bool skipped)
+{
+	struct migrc_counters before, d;
+	long long before_faults;
+	bool ok = true, armed;
+
+	t->prepare(round);
+	STORE(sh->want, (t->keep ? old_value(round) : new_value(round)) &
+	      (area_prot ? 15 : ~0ULL));
+	STORE(sh->reading, round);
+	WAIT_FOR(LOAD(sh->last) == (old_value(round) & (area_prot ? 15 : ~0ULL)));
+
+	pfn = tlb_rs_pfn(page_p);
+	before_faults = faults();
+	migrc_read(&before);
+	if (!t->inflight) {
+		ok = migrc_move(&set, 0, !migrc_node_of(page_p), MPOL_MF_MOVE_ALL) &&
+		     tlb_rs_pfn(page_p) != pfn;
+		migrc_diff(&before, &d);
+		ok &= !d.val[MIGRC_FLUSH] && faults() == before_faults;
+	}
+	armed = t->act(round) && ok;
+	if (t->inflight)
+		migrc_diff(&before, &d);
+	if (t->denied && !skipped) {
+		armed = d.val[MIGRC_DENIED] && tlb_rs_pfn(page_p) != pfn;
+		/* The rest of the list is; not P. */
+		if (d.val[MIGRC_DEFERRED] >= NR_PAGES) {
+			ksft_print_msg("%s: P was deferred\n", t->name);
+			sh->stale++;
+		}
+	} else if (!skipped) {
+		armed &= d.val[MIGRC_DEFERRED] >= NR_PAGES - NR_PAGES / 16;
+	}
+	STORE(sh->flag, round);
+	WAIT_FOR(LOAD(sh->ack) == round);
+	if (t->cleanup)
+		t->cleanup();
+	return armed;
+}
+
+static int judge(const struct test *t, const struct migrc_options *o, long rounds, long armed,
+		 __u64 stale)
+{
+	/* Rounds that could not show anything prove nothing. */
+	if (!o->want && armed < (rounds + 3) / 4) {
+		ksft_print_msg("%s: %ld of %ld rounds armed only\n", t->name, armed, rounds);
+		return t->optional && !armed && !stale ? KSFT_SKIP : KSFT_FAIL;
+	}
+	if (o->want ? stale >= (__u64)o->want : !stale)
+		return KSFT_PASS;
+	ksft_print_msg("%s: %llu of %ld rounds stale, expected: %s%ld\n", t->name, stale, rounds,
+		       o->want ? "at least " : "", o->want);
+	return KSFT_FAIL;
+}
+
+static void record(const struct test *t, const struct migrc_options *o, long rounds, long armed,
+		   __u64 stale, const struct migrc_counters *before)
+{
+	struct migrc_counters d;
+
+	migrc_diff(before, &d);
+	printf("{\"test\":\"migrc_stale\",\"case\":\"%s\",\"skip\":\"%s\",\"rounds\":%ld,", t->name,
+	       o->skip ?: "none", rounds);
+	printf("\"armed\":%ld,\"stale\":%llu", armed, stale);
+	migrc_json(&d);
+	printf("}\n");
+	fflush(stdout);
+}
+
+static int run_litmus(const struct test *t, const struct migrc_options *o)
+{
+	long rounds = o->rounds ?: t->rounds, armed = 0;
+	struct migrc_counters before;
+	int ret = KSFT_SKIP;
+	__u64 round;
+
+	map_pages(t);
+	if (t->setup && !t->setup()) {
+		ksft_print_msg("%s: not available here\n", t->name);
+		goto out;
+	}
+	migrc_write(MIGRC_AGE, t->age_ms ?: AGE_MS);
+	migrc_read(&before);
+	start_thread(reader);
+	WAIT_FOR(LOAD(sh->tid));
+	if (t->inflight)
+		start_thread(mover);
+	if (t->vmas || t->zero)
+		start_thread(storer);
+	for (round = 1; round <= (__u64)rounds; round++)
+		armed += litmus_round(t, round, o->skip);
+	record(t, o, rounds, armed, sh->stale, &before);
+	ret = judge(t, o, rounds, armed, sh->stale);
+out:
+	end_threads();
+	unmap_pages();
+	return ret;
+}
+
+/* --- lost increments ------------------------------------------------------------- */
+
+/* Until the first of the others is a migration entry: P will be soon. */
+static void wait_for_canary(__u64 round)
+{
+	__u64 was = tlb_rs_pfn(list);
+
+	start_move(round);
+	while (tlb_rs_pfn(list) == was && moving(round))
+		;
+}
+
+static bool act_writable(__u64 round)
+{
+	start_move(round);
+	end_move(round);
+	return true;
+}
+
+static bool act_pending(__u64 round)
+{
+	bool in_time;
+
+	wait_for_canary(round);
+	in_time = moving(round);
+	/* The entry of P is the first to change, and the flush comes last. */
+	protect(PROT_READ);
+	end_move(round);
+	return in_time;
+}
+
+static bool act_fork(__u64 round)
+{
+	bool in_time;
+	pid_t pid;
+
+	wait_for_canary(round);
+	in_time = moving(round);
+	pid = start_child(nothing);
+	end_move(round);
+	waitpid(pid, NULL, 0);
+	return in_time;
+}
+
+static int run_lost(const struct test *t, const struct migrc_options *o)
+{
+	const char *reason = t->act == act_writable ? "writable" : "flush_pending";
+	long rounds = o->rounds ?: t->rounds, armed = 0, denied = 0, stale = 0;
+	struct migrc_counters before;
+	__u64 round;
+
+	map_pages(t);
+	migrc_write(MIGRC_AGE, AGE_MS);
+	migrc_read(&before);
+	start_thread(writer);
+	start_thread(mover);
+	for (round = 1; round <= (__u64)rounds; round++) {
+		long long was_denied = migrc_stat("denied", reason);
+		__u64 count = LOAD(sh->count), lost = LOAD(sh->lost);
+		bool in_time;
+
+		WAIT_FOR(LOAD(sh->count) > count + 1000);
+		migrc_gather(&set);
+		settle();
+		pfn = tlb_rs_pfn(page_p);
+		in_time = t->act(round);
+		STORE(sh->pause, true);
+		WAIT_FOR(LOAD(sh->parked));
+		armed += in_time && tlb_rs_pfn(page_p) != pfn;
+		denied += migrc_stat("denied", reason) > was_denied;
+		stale += load() != LOAD(sh->count) || LOAD(sh->lost) != lost;
+		/* By its own flush: the writer sees what everybody sees. */
+		protect(PROT_READ);
+		protect(PROT_READ | PROT_WRITE);
+		STORE(sh->pause, false);
+		STORE(sh->parked, false);
+	}
+	record(t, o, rounds, armed, stale, &before);
+	ksft_print_msg("%s: denied as %s in %ld of %ld rounds, %llu increments\n", t->name, reason,
+		       denied, rounds, sh->count);
+	end_threads();
+	unmap_pages();
+	/* A kernel without debugfs does not say why it denied. */
+	if (!o->skip && !access(MIGRC_STATS, R_OK))
+		armed = denied < armed ? denied : armed;
+	return judge(t, o, rounds, armed, stale);
+}
+
+/* --- counters --------------------------------------------------------------------- */
+
+/* Another CPU that uses the memory: a flush of this CPU only is never deferred. */
+static struct tlb_rs_readers readers;
+
+static int run_mixed(const struct test *t, const struct migrc_options *o)
+{
+	long rounds = o->rounds ?: t->rounds, round, folios = 0, stale = 0, moved = 0;
+	size_t len = FOLIO_PAGES * psize;
+	struct migrc_counters all;
+	long long mixed;
+
+	if (psize != 4096 || !tlb_rs_setting(THP_SYSFS "hugepages-64kB/enabled", "always") ||
+	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "never")) {
+		ksft_print_msg("%s: no 64 KiB anonymous folios\n", t->name);
+		return KSFT_SKIP;
+	}
+	migrc_write(MIGRC_AGE, AGE_MS);
+	migrc_read(&all);
+	mixed = migrc_stat("denied", "mixed");
+	for (round = 0; round < rounds; round++) {
+		char *base = tlb_rs_mmap(len, SZ_2M);
+		struct migrc_counters before, d;
+		struct migrc_set folio;
+		long long held;
+
+		tlb_rs_bind_node(base, len, 0);
+		tlb_rs_fill(base, len, SEED);
+		folios += tlb_rs_is_folio(base, FOLIO_PAGES);
+		/* The first half, or the second: what comes last must not decide. */
+		mprotect(base + (round & 1) * len / 2, len / 2, PROT_READ);
+		migrc_set_init(&folio, base, 1);
+		tlb_rs_readers_start(&readers, 1, false, base, len);
+		held = migrc_held(-1);
+		migrc_read(&before);
+		moved += migrc_move(&folio, 0, 1, MPOL_MF_MOVE);
+		migrc_diff(&before, &d);
+		/* All or nothing: nothing. */
+		stale += d.val[MIGRC_DEFERRED] || migrc_held(-1) > held;
+		stale += !!tlb_rs_check(base, len, SEED);
+		tlb_rs_readers_end(&readers);
+		munmap(base, len);
+		migrc_set_free(&folio);
+	}
+	mixed = migrc_stat("denied", "mixed") - mixed;
+	record(t, o, rounds, folios < moved ? folios : moved, stale, &all);
+	if (!o->skip && !access(MIGRC_STATS, R_OK) && !mixed) {
+		ksft_print_msg("%s: no folio was denied for this\n", t->name);
+		return KSFT_FAIL;
+	}
+	return judge(t, o, rounds, folios < moved ? folios : moved, stale);
+}
+
+/* 16 pages: a pipe has no more room. */
+static int run_undo(const struct test *t, const struct migrc_options *o)
+{
+	long rounds = o->rounds ?: t->rounds, round, armed = 0, stale = 0;
+	size_t len = FOLIO_PAGES * psize, i;
+	struct migrc_counters all;
+
+	migrc_write(MIGRC_AGE, AGE_MS);
+	migrc_read(&all);
+	for (round = 0; round < rounds; round++) {
+		char *base = migrc_mmap(FOLIO_PAGES, 0, SEED);
+		struct iovec iov = { .iov_base = base, .iov_len = len };
+		__u64 pfns[FOLIO_PAGES];
+		struct migrc_set pages;
+		long long held;
+		size_t moved;
+		int fds[2];
+
+		mprotect(base, len, PROT_READ);
+		migrc_set_init(&pages, base, FOLIO_PAGES);
+		if (pipe(fds) || vmsplice(fds[1], &iov, 1, SPLICE_F_NONBLOCK) != (ssize_t)len)
+			ksft_exit_fail_msg("vmsplice: %s\n", strerror(errno));
+		tlb_rs_readers_start(&readers, 1, true, base, len);
+		for (i = 0; i < FOLIO_PAGES; i++)
+			pfns[i] = tlb_rs_pfn(base + i * psize);
+		held = migrc_held(-1);
+		moved = migrc_move(&pages, 0, 1, MPOL_MF_MOVE);
+		armed += !moved;
+		stale += migrc_held(-1) > held;
+		for (i = 0; i < FOLIO_PAGES; i++)
+			stale += tlb_rs_pfn(base + i * psize) != pfns[i];
+		/* Writable again, and the writes are seen by everybody. */
+		stale += tlb_rs_check(base, len, SEED);
+		mprotect(base, len, PROT_READ | PROT_WRITE);
+		tlb_rs_fill(base, len, SEED + 1);
+		stale += tlb_rs_check(base, len, SEED + 1);
+		close(fds[0]);
+		close(fds[1]);
+		/* Nothing is left behind: now the move succeeds. */
+		mprotect(base, len, PROT_READ);
+		armed -= migrc_move(&pages, 0, 1, MPOL_MF_MOVE) != FOLIO_PAGES;
+		stale += tlb_rs_check(base, len, SEED + 1);
+		tlb_rs_readers_end(&readers);
+		munmap(base, len);
+		migrc_set_free(&pages);
+	}
+	record(t, o, rounds, armed, stale, &all);
+	return judge(t, o, rounds, armed, stale);
+}
+
+static int run_split(const struct test *t, const struct migrc_options *o)
+{
+	long rounds = o->rounds ?: t->rounds, round, armed = 0, stale = 0;
+	struct migrc_counters all;
+	size_t off;
+
+	if (access(DEBUGFS "split_huge_pages", W_OK) || !tlb_rs_thp_available() ||
+	    psize * THP_PAGES != SZ_2M) {
+		ksft_print_msg("%s: no split_huge_pages or no THPs\n", t->name);
+		return KSFT_SKIP;
+	}
+	migrc_write(MIGRC_AGE, AGE_MS);
+	migrc_read(&all);
+	for (round = 0; round < rounds; round++) {
+		char *base = tlb_rs_mmap(SZ_2M, SZ_2M);
+		struct migrc_counters before, d;
+		long long held;
+		char cmd[80];
+		bool whole;
+
+		madvise(base, SZ_2M, MADV_HUGEPAGE);
+		tlb_rs_fill(base, SZ_2M, SEED);
+		/* Zero, so a page that a split might replace. */
+		for (off = 0; off < SZ_2M; off += 4 * psize)
+			memset(base + off, 0, psize);
+		mprotect(base + psize, psize, PROT_NONE);
+		mprotect(base, SZ_2M, PROT_READ);
+		whole = tlb_rs_is_large(base);
+		tlb_rs_readers_start(&readers, 1, true, base, SZ_2M);
+		held = migrc_held(-1);
+		migrc_read(&before);
+		snprintf(cmd, sizeof(cmd), "%d,0x%lx,0x%lx", getpid(), (unsigned long)base,
+			 (unsigned long)base + SZ_2M);
+		tlb_rs_write_file(DEBUGFS "split_huge_pages", cmd);
+		armed += whole && !tlb_rs_is_large(base);
+		if (tlb_rs_has_swap())
+			madvise(base, SZ_2M / 2, MADV_PAGEOUT);
+		migrc_diff(&before, &d);
+		stale += d.val[MIGRC_DEFERRED] || migrc_held(-1) > held;
+		for (off = 0; off < SZ_2M; off += psize) {
+			__u64 *w = (__u64 *)(base + off), nr = psize / sizeof(*w), i;
+
+			for (i = 0; i < nr; i += nr / 4)
+				stale += w[i] != (off % (4 * psize) ?
+						  tlb_rs_word(SEED, off / sizeof(*w) + i) : 0);
+		}
+		tlb_rs_readers_end(&readers);
+		munmap(base, SZ_2M);
+	}
+	record(t, o, rounds, armed, stale, &all);
+	return judge(t, o, rounds, armed, stale);
+}
+
+/* A model of a device in the kernel, see tlb_batch_secondary.c. */
+static int run_notifier(const struct test *t, const struct migrc_options *o)
+{
+	int fd = open(DEBUGFS "tlb_batch/secondary", O_RDWR | O_CLOEXEC);
+	long rounds = o->rounds ?: t->rounds, round, armed = 0, stale = 0;
+	struct migrc_counters all;
+	int n, filled, left;
+	char cmd[64];
+
+	if (fd < 0) {
+		ksft_print_msg("%s: no model of a secondary TLB\n", t->name);
+		return KSFT_SKIP;
+	}
+	map_pages(t);
+	migrc_write(MIGRC_AGE, AGE_MS);
+	migrc_read(&all);
+	tlb_rs_readers_start(&readers, 1, false, list, (NR_PAGES - 1) * psize);
+	for (round = 0; round < rounds; round++) {
+		struct migrc_counters before, d;
+		char buf[128] = { };
+
+		n = snprintf(cmd, sizeof(cmd), "%lx %lx", (unsigned long)list,
+			     (unsigned long)list + (NR_PAGES - 1) * psize);
+		if (write(fd, cmd, n) != n || pread(fd, buf, sizeof(buf) - 1, 0) <= 0 ||
+		    sscanf(buf, "translations %d", &filled) != 1)
+			ksft_exit_fail_msg("the model of a secondary TLB does not work\n");
+		migrc_read(&before);
+		armed += migrc_move(&set, 0, !migrc_node_of(list), MPOL_MF_MOVE) &&
+			 filled > NR_PAGES / 2;
+		migrc_diff(&before, &d);
+		memset(buf, 0, sizeof(buf));
+		if (pread(fd, buf, sizeof(buf) - 1, 0) <= 0 ||
+		    sscanf(buf, "translations %d", &left) != 1)
+			ksft_exit_fail_msg("the model of a secondary TLB does not work\n");
+		stale += left || d.val[MIGRC_DEFERRED];
+		/* Flushes whatever is left. */
+		mprotect(list, (NR_PAGES - 1) * psize, PROT_READ | PROT_WRITE);
+		mprotect(list, (NR_PAGES - 1) * psize, PROT_READ);
+	}
+	tlb_rs_readers_end(&readers);
+	close(fd);
+	record(t, o, rounds, armed, stale, &all);
+	unmap_pages();
+	return judge(t, o, rounds, armed, stale);
+}
+
+static const struct test tests[] = {
+	{ .name = "reuse", .run = run_litmus, .rounds = 50,
+	  .prepare = prepare_fork, .act = act_store },
+	{ .name = "reuse-exclusive", .run = run_litmus, .rounds = 50,
+	  .prepare = prepare_exclusive, .act = act_store },
+	{ .name = "mprotect", .run = run_litmus, .rounds = 30, .vmas = NR_VMAS,
+	  .prepare = prepare_protect, .act = act_mprotect },
+	{ .name = "uffd-wp", .run = run_litmus, .rounds = 30, .zero = NR_ZERO,
+	  .setup = setup_uffd, .prepare = prepare_uffd, .act = act_uffd, .optional = true },
+	{ .name = "zap", .run = run_litmus, .rounds = 50, .inflight = true,
+	  .prepare = prepare_fork_exit, .act = act_zap },
+	{ .name = "dontneed", .run = run_litmus, .rounds = 50, .inflight = true,
+	  .prepare = prepare_fork_exit, .act = act_dontneed },
+	{ .name = "mremap", .run = run_litmus, .rounds = 50, .inflight = true,
+	  .prepare = prepare_fork_exit, .act = act_mremap, .cleanup = cleanup_mremap },
+	{ .name = "force", .run = run_litmus, .rounds = 50,
+	  .prepare = prepare_protect, .act = act_store },
+	{ .name = "poke", .run = run_litmus, .rounds = 50,
+	  .setup = setup_tracer, .prepare = prepare_protect, .act = act_poke },
+#ifdef __aarch64__
+	{ .name = "tags", .run = run_litmus, .rounds = 50,
+	  .setup = setup_tags, .prepare = prepare_tags, .act = act_tags },
+#endif
+	{ .name = "swapin", .run = run_litmus, .rounds = 30, .setup = setup_swap,
+	  .prepare = prepare_fork, .act = act_swapin },
+	{ .name = "common", .run = run_litmus, .rounds = 30,
+	  .prepare = prepare_common, .act = act_common },
+	{ .name = "file", .run = run_litmus, .rounds = 30, .setup = setup_file,
+	  .prepare = prepare_file, .act = act_file, .denied = true },
+	{ .name = "shared", .run = run_litmus, .rounds = 30, .setup = setup_shared,
+	  .prepare = prepare_file, .act = act_file, .denied = true },
+	{ .name = "twice", .run = run_litmus, .rounds = 30, .keep = true,
+	  .prepare = prepare_protect, .act = act_twice },
+	{ .name = "record", .run = run_litmus, .rounds = 30, .keep = true,
+	  .prepare = prepare_protect, .act = act_record, .cleanup = cleanup_others },
+	{ .name = "drain", .run = run_litmus, .rounds = 30, .keep = true, .age_ms = 300,
+	  .prepare = prepare_protect, .act = act_drain, .cleanup = cleanup_others },
+	{ .name = "writable", .run = run_lost, .rounds = 50, .act = act_writable },
+	{ .name = "pending", .run = run_lost, .rounds = 30, .vmas = NR_VMAS,
+	  .act = act_pending },
+	{ .name = "fork", .run = run_lost, .rounds = 30, .vmas = NR_VMAS, .act = act_fork },
+	{ .name = "undo", .run = run_undo, .rounds = 10 },
+	{ .name = "split", .run = run_split, .rounds = 5 },
+	{ .name = "notifier", .run = run_notifier, .rounds = 5 },
+	/* The last: it chooses the size of folios until exit. */
+	{ .name = "mixed", .run = run_mixed, .rounds = 10 },
+};
+
+int main(int argc, char **argv)
+{
+	struct migrc_options o = { };
+	int status = KSFT_PASS;
+	size_t i, nr = 0;
+
+	ksft_print_header();
+	if (!migrc_options(argc, argv, &o, &status))
+		return status;
+	migrc_init(4, MAX_PAGES, AGE_MS);
+	psize = getpagesize();
+	for (i = 0; i < ARRAY_SIZE(tests); i++)
+		nr += !o.only || !strcmp(o.only, tests[i].name);
+	if (!nr)
+		ksft_exit_fail_msg("no case '%s'\n", o.only);
+	sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (sh == MAP_FAILED)
+		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
+	mem = tlb_rs_open("/proc/self/mem", O_RDWR);
+	scratch = migrc_mmap(1, 0, SEED);
+	sigaction(SIGSEGV, &(struct sigaction){ .sa_handler = on_fault, .sa_flags = SA_NODEFER },
+		  NULL);
+	tlb_rs_pin_cpu(0);
+
+	ksft_set_plan(nr);
+	for (i = 0; i < ARRAY_SIZE(tests); i++) {
+		int ret;
+
+		test = &tests[i];
+		if (o.only && strcmp(o.only, test->name))
+			continue;
+		if (o.skip && !migrc_skip_hooks(o.skip)) {
+			ksft_test_result_skip("stale: %s: cannot remove '%s'\n", test->name,
+					      o.skip);
+			continue;
+		}
+		ret = test->run(test, &o);
+		migrc_skip_none();
+		ksft_test_result_report(ret, "stale: %s%s%s\n", test->name,
+					o.skip ? ", without " : "", o.skip ?: "");
+		/* The next case begins with an empty ledger. */
+		migrc_drain();
+	}
+	ksft_finished();
+}
