@@ -120,7 +120,7 @@ void migrc_take_lost(struct folio *folio);
 unsigned long migrc_drained_pages(void);
 u64 migrc_now(void);
 void migrc_arm(void);
-void migrc_drain_begin(void);
+u64 migrc_drain_begin(void);
 unsigned long migrc_limit(unsigned int node);
 void migrc_account_added(struct folio *folio, unsigned int node, unsigned long pages);
 void migrc_account_denied(enum migrc_fact reason, unsigned long pages);

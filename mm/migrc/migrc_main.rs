@@ -120,13 +120,11 @@ fn ledgers() -> impl Iterator<Item = &'static NodeLedger> {
 /// something was deferred in. Whatever is in the ledger was deferred before it came there, so that
 /// this flush covers it; what comes into the ledgers meanwhile waits for the next drain.
 fn drain(reason: DrainReason) {
-    // SAFETY: Reads a clock.
-    let begin = unsafe { bindings::migrc_now() };
     let mut unflushed = Unflushed::new();
 
     let _guard = DRAIN.lock();
     // SAFETY: The lock is held.
-    unsafe { bindings::migrc_drain_begin() };
+    let begin = unsafe { bindings::migrc_drain_begin() };
     for ledger in ledgers() {
         ledger.lock().splice_into(&mut unflushed);
     }
@@ -135,8 +133,8 @@ fn drain(reason: DrainReason) {
         None if reason == MIXED => {
             // SAFETY: What is removed from the list is removed under `DRAIN`.
             let mms = Drained(unsafe { MMS.lock().iter() }).flush_all();
-            // SAFETY: Adds to counters.
-            unsafe { bindings::migrc_account_drain(reason, 0, mms, begin, begin) };
+            // SAFETY: Adds to counters, and reads a clock.
+            unsafe { bindings::migrc_account_drain(reason, 0, mms, bindings::migrc_now(), begin) };
         }
         None => {}
     }
@@ -144,12 +142,13 @@ fn drain(reason: DrainReason) {
 
 /// Flushes for a source that came too late for the ledger, and releases it. It was never held.
 fn drain_late(source: MigratedSource, pages: usize) {
-    // SAFETY: Reads a clock.
-    let begin = unsafe { bindings::migrc_now() };
     let mut unflushed = Unflushed::new();
 
-    unflushed.push(source, pages, begin);
+    // SAFETY: Reads a clock.
+    unflushed.push(source, pages, unsafe { bindings::migrc_now() });
     let _guard = DRAIN.lock();
+    // SAFETY: The lock is held.
+    let begin = unsafe { bindings::migrc_drain_begin() };
     release(unflushed, OFF, begin, false);
 }
 

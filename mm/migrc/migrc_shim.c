@@ -269,15 +269,17 @@ void migrc_release(struct folio *first, bool held)
 	release_batch(&fbatch, nid, &pages, held);
 }
 
+/* For ages, which are milliseconds: once for each source, so it has to be cheap. */
 u64 migrc_now(void)
 {
-	return ktime_get_ns();
+	return ktime_get_coarse_ns();
 }
 
-/* Under the drain's mutex. */
-void migrc_drain_begin(void)
+/* Under the drain's mutex. Returns when that was. */
+u64 migrc_drain_begin(void)
 {
 	migrc_debug_drain();
+	return ktime_get_ns();
 }
 
 static void migrc_age_fn(struct work_struct *work)
@@ -323,7 +325,7 @@ void migrc_account_denied(enum migrc_fact reason, unsigned long pages)
 void migrc_account_drain(enum migrc_drain_reason reason, unsigned long pages,
 			 unsigned long mms, u64 since, u64 begin)
 {
-	u64 age_us = div_u64(begin > since ? begin - since : 0, NSEC_PER_USEC);
+	u64 age_us = div_u64(migrc_now() - since, NSEC_PER_USEC);
 	unsigned int bucket = min_t(unsigned int, fls64(div_u64(age_us, 1000)), AGE_BUCKETS - 1);
 
 	atomic_long_inc(&migrc_drains[reason]);
@@ -334,7 +336,7 @@ void migrc_account_drain(enum migrc_drain_reason reason, unsigned long pages,
 	else if (reason == MIGRC_DRAIN_PRESSURE || reason == MIGRC_DRAIN_KSWAPD)
 		count_vm_event(MIGRC_DRAIN_PRESSURES);
 	if (trace_migrc_drain_enabled())
-		trace_migrc_drain(pages, mms, age_us, reason, migrc_now() - begin);
+		trace_migrc_drain(pages, mms, age_us, reason, ktime_get_ns() - begin);
 }
 
 unsigned long migrc_drained_pages(void)

@@ -397,11 +397,55 @@ def size(result):
                      f"llvm-nm --print-size build/{result.context.kver}/{arch}-{{stock,release}}/vmlinux | grep -w init_task")
 
 
+# ---- migrc
+
+MIGRC = {"migrc_once": "4096 read-only pages in one call", "migrc_rounds": "1000 moves of one page of 250",
+         "migrc_ro": "4096 read-only pages", "migrc_rw": "4096 writable pages"}
+
+
+def switched(records):
+    """{region: {vm.migrc_enable: [records]}}"""
+    found = {}
+    for r in records:
+        if r.get("region") in MIGRC:
+            found.setdefault(r["region"], {}).setdefault(r["migrc"], []).append(r)
+    return found
+
+
+def migrc(result):
+    for arch in result.context.arches:
+        flush, pairs = ("tlbi" if arch == "arm64" else "nr_tlb_remote_flush"), 3
+        job = f"migrc_move_bench --case once --pairs {pairs} && migrc_move_bench --case rounds --pairs {pairs}"
+        records, text, _ = boot(result.context, arch, job, mem="4G", meter=arch == "arm64")
+        found, rows = switched(records), []
+        for name, by in found.items():
+            off, on = (per_unit(by[m], flush, "-") for m in (0, 1))
+            worst = max(value(r, flush) - r["ns"] / 1e9 * (name == "migrc_rounds") for r in by[1])
+            rows.append([MIGRC[name], off, on, per_unit(by[1], "deferred", "-"), per_unit(by[1], "migrc_flush", "-")])
+            result.gate(f"{arch}: {MIGRC[name]}, flushes" + (", less the seconds that it took" * (name == "migrc_rounds")),
+                        worst, 2)
+        result.table(f"{arch}: flushes until vm.migrc_enable=0 has returned, 3 readers, age cap 1000 ms",
+                     ["work", f"{flush} off", f"{flush} on", "pages deferred", "address spaces flushed"], rows, text)
+
+        pairs = 15
+        job = f"migrc_move_bench --case ro --pairs {pairs} && migrc_move_bench --case rw --pairs {pairs}"
+        records, text, _ = boot(result.context, arch, job, mem="4G")
+        rows = []
+        for name, by in switched(records).items():
+            low, middle, high = quartiles(ratios(by[0], by[1], lambda r: r["ns"]))
+            rows.append([MIGRC[name], f"{middle:.3f} ({low:.3f} to {high:.3f})"])
+            result.gate(f"{arch}: {MIGRC[name]}, time with migrc over without, median", middle,
+                        1.0 if name == "migrc_ro" else 1.03, hard=False)
+        result.table(f"{arch}: time of migration, {pairs} pairs in one boot, median (quartiles)", ["work", "on / off"], rows,
+                     text)
+
+
 SUITES = {
     "counts": Suite("split and move on each CPU model", counts),
     "pageout": Suite("MADV_PAGEOUT of clean, dirty and large folios", pageout),
     "worst": Suite("work from which a batch gains little or nothing", worst),
     "thpscale": Suite("huge page faults in fragmented memory", thpscale),
     "sweep": Suite("one ASID invalidation or many by address", sweep),
+    "migrc": Suite("flushes that are deferred at migration", migrc),
     "size": Suite("code size and struct task_struct", size, ("stock", "release")),
 }

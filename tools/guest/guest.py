@@ -147,7 +147,8 @@ def threads_of(qemu, arch):
     return "single" if arch == "x86_64" and version < (8, 1) else "multi"
 
 
-def machine(kernel, arch, cpu="max", smp=4, mem="2G", nodes=2, cpuless=0, append="", threads=None):
+def machine(kernel, arch, cpu="max", smp=4, mem="2G", nodes=2, cpuless=0, append="", threads=None,
+            mte=False):
     """The command line up to the devices; raises if QEMU or a file is missing."""
     program, package = QEMU[arch]
     qemu = shutil.which(program)
@@ -166,6 +167,7 @@ def machine(kernel, arch, cpu="max", smp=4, mem="2G", nodes=2, cpuless=0, append
     # CPUs of different nodes must not share a socket's cache.
     sockets = smp if smp % nodes else nodes
     return [qemu, *MACHINE[arch], "-cpu", cpu,
+            *(("-machine", "mte=on") if mte and arch == "arm64" else ()),
             "-accel", f"tcg,thread={threads or threads_of(qemu, arch)}",
             *memory, "-smp", f"{smp},sockets={sockets}",
             "-kernel", str(kernel), "-no-reboot", "-nodefaults", "-display", "none",
@@ -359,7 +361,7 @@ def read_meter(path, result, oracle):
 
 def boot(kernel, arch, job=None, initrd=None, cpu="max", smp=4, mem="2G", nodes=2, cpuless=0,
          disk=None, swap=False, append="", meter=False, oracle=False, timeout=300, log=None,
-         env=None, files=None, stream=None, allow=(), expect_panic=None, threads=None):
+         env=None, files=None, stream=None, allow=(), expect_panic=None, threads=None, mte=False):
     """Boot, wait for the end, judge.
 
     job: shell text, or the path of a script; or initrd: an initramfs of one's own.
@@ -368,6 +370,7 @@ def boot(kernel, arch, job=None, initrd=None, cpu="max", smp=4, mem="2G", nodes=
     swap: "512M" or "zram:512M" in zram, "disk:512M" on a disk; True is 512M in zram.
     env, files: variables for the job; {path in the guest: file} added to the initramfs.
     threads: "multi" or "single", of QEMU's vCPUs (default: see threads_of()).
+    mte: memory tags, of an arm64 CPU that has them.
     log: file for the console. stream: binary file that the console is copied to, live.
     allow: regular expressions of kernel reports (and failed KUnit cases) to accept;
     expect_panic: of the panic that must happen.
@@ -379,7 +382,7 @@ def boot(kernel, arch, job=None, initrd=None, cpu="max", smp=4, mem="2G", nodes=
         tmp = Path(name)
         extra, words = devices(arch, tmp, disk, swap)
         command = machine(kernel, arch, cpu, smp, mem, nodes, cpuless, f"{words} {append}".strip(),
-                          threads)
+                          threads, mte)
         command += extra + ["-serial", "stdio"]
         if initrd:
             if not Path(initrd).is_file():

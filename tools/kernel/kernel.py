@@ -30,7 +30,9 @@ PAGE_SIZES = ("16k", "64k")
 OBJECT_VARIANTS = ("stock-objects", "off-objects")
 OBJECT_OPTIONS = "# CONFIG_RUST is not set\n# CONFIG_SAMPLES_RUST is not set\n"
 # Options of a fragment that may stay off: (version, architecture, option), "*" for any. Say why.
-MAY_BE_OFF = set()
+MAY_BE_OFF = {
+    *(("*", "x86_64", f"CONFIG_ARM64_{o}") for o in ("HW_AFDBM", "MTE", "TAGGED_ADDR_ABI")),    # of arm64
+}
 # What the caller's make or shell may hold and a kernel build must not see.
 PRIVATE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "ARCH", "VARIANT", "KVER", "KDIR", "PATCH", "OUT",
            "CROSS_COMPILE", "KBUILD_OUTPUT", "O", "V", "C", "M", "W", "LLVM", "CC", "LD", "RUSTC", "BINDGEN",

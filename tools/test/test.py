@@ -255,6 +255,16 @@ run tlb_batch_secondary --rounds 4 --expect-none
 """
 
 
+# Of migrc_stale: what breaks without a hook, and what a debug kernel itself reports then.
+MIGRC_BROKEN = (("reuse", "reuse"), ("reuse-exclusive", "reuse"), ("mprotect", "range"), ("uffd-wp", "range"),
+                ("zap", "range"), ("dontneed", "range"), ("mremap", "range"), ("force", "force"), ("poke", "force"),
+                ("common", "reuse"), ("file", "file"), ("shared", "file"), ("twice", "record"), ("record", "record"),
+                ("drain", "flush"), ("mixed", "mixed"), ("notifier", "notifier"))
+MIGRC_REPORTED = (("writable", "writable"), ("pending", "pending"), ("fork", "fork"))
+MIGRC_BOUNDS = "\n".join(["set -e", *(f"migrc_bounds --case {case} || [ $? -eq 4 ]" for case in
+                                      ("limit", "age", "exit", "off", "offline", "hugetlb", "poison", "nested"))])
+
+
 def programs(suite):
     """The guest programs on the debug image: switch on and off, the oracle watching every access."""
     for arch in ARCHES:
@@ -271,6 +281,10 @@ def programs(suite):
         # On a disk: what is read back from zram leaves the swap cache at once.
         boot(suite, "refault of swap", arch, "debug", "tlb_batch_refault --act swap --rounds 20 --expect-none",
              swap="disk:256M", oracle=True, timeout=900)
+        boot(suite, "migrc", arch, "debug", "migrc_stale --rounds 8", swap="256M", mte=True, oracle=True, timeout=900)
+        boot(suite, "migrc bounds", arch, "debug", MIGRC_BOUNDS, oracle=True, timeout=900)
+        boot(suite, "migrc pressure", arch, "debug", "migrc_bounds --case pressure", mem="768M", timeout=900)
+        boot(suite, "migrc stress", arch, "debug", "migrc_stress --seconds 20 --toggle", oracle=True, timeout=900)
 
 
 def sabotage(suite):
@@ -321,17 +335,23 @@ def sabotage(suite):
              f"tlb_batch_dirty --rounds 30 --skip {hook} --expect-lost 1000", swap="256M", timeout=900)
         boot(suite, "no flush: secondary TLB", arch, "debug",
              "tlb_batch_secondary --rounds 4 --skip flush --expect-violations 100", swap="256M", timeout=900)
+        broken = "migrc_stale --rounds 12 --expect-stale 2 --case {} --skip {}"
+        boot(suite, "migrc without its rules", arch, "debug",
+             "\n".join(["set -e", *(broken.format(*b) for b in MIGRC_BROKEN),
+                        "migrc_bounds --case off --skip off --expect-stale 1"]), timeout=900)
+        # Here the debug kernel finds the same.
+        for case, hook in MIGRC_REPORTED:
+            result = boot(suite, f"migrc without {hook}", arch, "debug", broken.format(case, hook), want=guest.SPLAT,
+                          timeout=900)
+            suite.check(f"{arch} migrc without {hook}: the kernel warns",
+                        any("source changed" in splat for splat in result.splats))
+        result = boot(suite, "migrc without exit", arch, "debug", "migrc_bounds --case exit --skip exit",
+                      want=guest.SPLAT, cases=False, timeout=900)
+        suite.check(f"{arch} migrc without exit: KASAN reports it",
+                    any("use-after-free in" in splat and "migrc" in splat for splat in result.splats))
     if kernel(suite, "arm64", "debug"):
         boot(suite, "no put-back flush", "arm64", "debug", "tlb_batch_putback --skip putback --expect-missing",
              meter=True, timeout=900)
-
-
-# Of migrc_stale: what breaks without a hook, and what a debug kernel itself reports then.
-MIGRC_BROKEN = (("reuse", "reuse"), ("reuse-exclusive", "reuse"), ("mprotect", "range"), ("uffd-wp", "range"),
-                ("zap", "range"), ("dontneed", "range"), ("mremap", "range"), ("force", "force"), ("poke", "force"),
-                ("common", "reuse"), ("file", "file"), ("shared", "file"), ("twice", "record"), ("record", "record"),
-                ("drain", "flush"), ("mixed", "mixed"), ("notifier", "notifier"))
-MIGRC_REPORTED = (("writable", "writable"), ("pending", "pending"), ("fork", "fork"))
 
 
 def counts(suite):
@@ -346,6 +366,14 @@ def counts(suite):
                 most = measure.limit(arch, work, key, was[key], switches[1])
                 suite.check(f"{arch} {work}: {measure.COUNTS[arch][key]}", value <= most,
                             f"{value:.2f}, with the switch off {was[key]:.2f}, at most {most:.2f}")
+        flush = "tlbi" if arch == "arm64" else "nr_tlb_remote_flush"
+        result = boot(suite, "migrc", arch, "release", "migrc_move_bench --case once --pairs 2 && "
+                      "migrc_move_bench --case rounds --pairs 1", mem="4G", meter=True)
+        for r in (r for r in result.records if r.get("region") in ("migrc_once", "migrc_rounds")):
+            count = r["meter"][flush] if flush in r["meter"] else r[flush]
+            at_most = 2 + r["ns"] / 1e9 * (r["region"] == "migrc_rounds")
+            suite.check(f"{arch} {r['region']}, vm.migrc_enable={r['migrc']}: {flush}",
+                        count <= at_most if r["migrc"] else count > at_most, f"{count}, {at_most:.0f}")
     if (ROOT / "build" / KVER / "arm64-release" / "Image").exists():
         for cpu, ranges in (("max,lpa2=off", True), ("neoverse-n1", False), ("cortex-a72", False)):
             result = boot(suite, f"-cpu {cpu}", "arm64", "release",

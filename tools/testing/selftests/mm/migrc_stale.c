@@ -1359,9 +1359,10 @@ static const struct test tests[] = {
 	{ .name = "fork", .run = run_lost, .rounds = 30, .vmas = NR_VMAS, .act = act_fork },
 	{ .name = "undo", .run = run_undo, .rounds = 10 },
 	{ .name = "split", .run = run_split, .rounds = 5 },
-	{ .name = "notifier", .run = run_notifier, .rounds = 5 },
-	/* The last: it chooses the size of folios until exit. */
+	/* It chooses the size of folios until exit. */
 	{ .name = "mixed", .run = run_mixed, .rounds = 10 },
+	/* The last: nothing of this process is deferred any more. */
+	{ .name = "notifier", .run = run_notifier, .rounds = 5 },
 };
 
 int main(int argc, char **argv)
