@@ -6,12 +6,11 @@
 #ifndef _LINUX_MIGRC_H
 #define _LINUX_MIGRC_H
 
+#include <linux/bits.h>
 #include <linux/migrate_mode.h>
 #include <linux/migrc_types.h>
-
-struct folio;
-struct mm_struct;
-struct vm_area_struct;
+#include <linux/mm_types.h>
+#include <linux/rmap.h>
 
 /*
  * What speaks against a deferral; mm/migrc/eligibility.rs has the same numbers. Those
@@ -79,8 +78,6 @@ enum migrc_hook {
 
 #include <linux/atomic.h>
 #include <linux/jump_label.h>
-#include <linux/mm_types.h>
-#include <linux/rmap.h>
 #include <linux/sched.h>
 #include <linux/vmstat.h>
 #include <linux/wordpart.h>
@@ -91,7 +88,7 @@ DECLARE_STATIC_KEY_FALSE(migrc_key);
 DECLARE_STATIC_KEY_FALSE(migrc_used_key);
 
 /* What a deferral adds to migrc_mm.generation; Generation::DEFERRAL in Rust. */
-#define MIGRC_DEFERRAL	(1ULL << 32)
+#define MIGRC_DEFERRAL	BIT_ULL(32)
 
 /* mm/migrc/migrc_main.rs */
 int migrc_rust_init(unsigned int nodes);
@@ -99,7 +96,8 @@ void migrc_count_denied(u32 facts, unsigned long pages);
 void migrc_register(struct migrc_mm *mm);
 void migrc_unregister(struct migrc_mm *mm);
 void migrc_flush_mm_slow(struct migrc_mm *mm, u64 gen, enum migrc_hook hook);
-void migrc_add(struct folio *folio, unsigned int node, unsigned long pages);
+void migrc_add(struct folio *folio, unsigned int node, unsigned long pages,
+	       unsigned long limit);
 void migrc_drain(enum migrc_drain_reason reason);
 void migrc_open(bool open);
 
@@ -121,7 +119,6 @@ unsigned long migrc_drained_pages(void);
 u64 migrc_now(void);
 void migrc_arm(void);
 u64 migrc_drain_begin(void);
-unsigned long migrc_limit(unsigned int node);
 void migrc_account_added(struct folio *folio, unsigned int node, unsigned long pages);
 void migrc_account_denied(enum migrc_fact reason, unsigned long pages);
 void migrc_account_drain(enum migrc_drain_reason reason, unsigned long pages,
@@ -147,10 +144,22 @@ void migrc_debug_flushed(struct mm_struct *mm, unsigned long addr, unsigned long
 void migrc_debug_init(struct migrc_mm *mm);
 void migrc_debug_exit(struct migrc_mm *mm);
 #else
-#define migrc_debug_walked(src)			do { } while (0)
-#define migrc_debug_holds()			false
-#define migrc_debug_init(mm)			do { } while (0)
-#define migrc_debug_exit(mm)			do { } while (0)
+static inline void migrc_debug_walked(struct folio *src)
+{
+}
+
+static inline bool migrc_debug_holds(void)
+{
+	return false;
+}
+
+static inline void migrc_debug_init(struct migrc_mm *mm)
+{
+}
+
+static inline void migrc_debug_exit(struct migrc_mm *mm)
+{
+}
 #endif /* CONFIG_MIGRC_DEBUG */
 
 /**
@@ -286,25 +295,79 @@ static inline void migrc_mm_exit(struct mm_struct *mm)
 
 #else /* !CONFIG_MIGRC */
 
-#define migrc_may_defer(src, reason)	false
-#define migrc_defer(flags, vma, addr, nr, pte)	false
-#define migrc_flushed(flags, vma, pte)	do { } while (0)
-#define migrc_walk_end(flags, src)	false
-#define migrc_flush_mm(mm, hook)	false
-#define migrc_reclaim(reason)		false
-#define migrc_fork_begin(mm)		false
-#define migrc_fork_end(mm, begun)	do { } while (0)
-#define migrc_add_source(src)		do { } while (0)
-#define migrc_mm_init(mm)		do { } while (0)
-#define migrc_mm_exit(mm)		do { } while (0)
+static inline bool migrc_may_defer(struct folio *src,
+				   enum migrate_reason reason)
+{
+	return false;
+}
 
+static inline bool migrc_defer(enum ttu_flags flags, struct vm_area_struct *vma,
+			       unsigned long addr, unsigned int nr, pte_t pte)
+{
+	return false;
+}
+
+static inline void migrc_flushed(enum ttu_flags flags,
+				 struct vm_area_struct *vma, pte_t pte)
+{
+}
+
+static inline bool migrc_walk_end(enum ttu_flags flags, struct folio *src)
+{
+	return false;
+}
+
+static inline void migrc_add_source(struct folio *src)
+{
+}
+
+static inline bool migrc_flush_mm(struct mm_struct *mm, enum migrc_hook hook)
+{
+	return false;
+}
+
+static inline bool migrc_reclaim(enum migrc_drain_reason reason)
+{
+	return false;
+}
+
+static inline bool migrc_fork_begin(struct mm_struct *mm)
+{
+	return false;
+}
+
+static inline void migrc_fork_end(struct mm_struct *mm, bool begun)
+{
+}
+
+static inline void migrc_mm_init(struct mm_struct *mm)
+{
+}
+
+static inline void migrc_mm_exit(struct mm_struct *mm)
+{
+}
 #endif /* CONFIG_MIGRC */
 
 #ifndef CONFIG_MIGRC_DEBUG
-#define migrc_debug_moved(dst, src)		do { } while (0)
-#define migrc_debug_write(mm, addr, hook)	do { } while (0)
-#define migrc_debug_set(mm, addr, nr)		do { } while (0)
-#define migrc_debug_flushed(mm, addr, end)	do { } while (0)
+static inline void migrc_debug_moved(struct folio *dst, struct folio *src)
+{
+}
+
+static inline void migrc_debug_write(struct mm_struct *mm, unsigned long addr,
+				     enum migrc_hook hook)
+{
+}
+
+static inline void migrc_debug_set(struct mm_struct *mm, unsigned long addr,
+				   unsigned int nr)
+{
+}
+
+static inline void migrc_debug_flushed(struct mm_struct *mm, unsigned long addr,
+				       unsigned long end)
+{
+}
 #endif /* !CONFIG_MIGRC_DEBUG */
 
 #endif /* _LINUX_MIGRC_H */

@@ -58,9 +58,7 @@ pub fn check(facts: u32) -> Result<(), Deny> {
     if facts == 0 {
         return Ok(());
     }
-    let first = Deny::ALL
-        .iter()
-        .find(|&&deny| facts & (1 << deny as u32) != 0);
+    let first = Deny::ALL.get(facts.trailing_zeros() as usize);
 
     // A bit without a name is a reason, too.
     Err(first.copied().unwrap_or(Deny::Reason))

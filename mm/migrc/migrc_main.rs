@@ -5,8 +5,8 @@
 //! See `Documentation/mm/migrc.rst` for the invariants. Hooks in `mm/` come here when their inline
 //! tests (`include/linux/migrc.h`) say that there is something to do.
 //!
-//! Lock order: page table lock, then [`MMS`]. [`DRAIN`], then the lock of a node's ledger or [`MMS`].
-//! [`DRAIN`] sleeps, and nothing is allocated under it, so that reclaim may wait for it.
+//! Lock order: page table lock, then [`MMS`]; [`DRAIN`], then the lock of a node's ledger, or
+//! [`MMS`]. [`DRAIN`] sleeps, and nothing is allocated under it, so that reclaim may wait for it.
 //!
 //! C header: [`include/linux/migrc.h`](srctree/include/linux/migrc.h)
 
@@ -241,14 +241,19 @@ unsafe extern "C" fn migrc_flush_mm_slow(
 
 /// Takes over the source of a migration whose flushes were deferred.
 ///
-/// If the node has more of them than it may, all are flushed and released at once. May sleep.
+/// If its node then has more than `limit` pages, all are flushed and released at once. May sleep.
 ///
 /// # Safety
 ///
 /// `folio` must be a completed migration's source, and the caller gives away the reference of its
 /// isolation.
 #[export]
-unsafe extern "C" fn migrc_add(folio: *mut bindings::folio, node: c_uint, pages: c_ulong) {
+unsafe extern "C" fn migrc_add(
+    folio: *mut bindings::folio,
+    node: c_uint,
+    pages: c_ulong,
+    limit: c_ulong,
+) {
     // SAFETY: By this function's safety requirements, it is not null.
     let folio = unsafe { NonNull::new_unchecked(folio) };
     // SAFETY: By this function's safety requirements.
@@ -274,8 +279,7 @@ unsafe extern "C" fn migrc_add(folio: *mut bindings::folio, node: c_uint, pages:
         Ok(false) => {}
         Err(source) => return drain_late(source, pages),
     }
-    // SAFETY: Computes a number.
-    if held > unsafe { bindings::migrc_limit(node) } {
+    if held > limit {
         drain(LIMIT);
     }
 }

@@ -64,6 +64,14 @@ static bool migrc_reason_ok(enum migrate_reason reason)
 	}
 }
 
+/* How many pages of a node the ledger may hold. */
+static unsigned long migrc_limit(unsigned int node)
+{
+	unsigned long max = READ_ONCE(migrc_max_pages);
+
+	return max ?: min(node_present_pages(node) / 100, SZ_64M >> PAGE_SHIFT);
+}
+
 /* Whether page blocks of @zone are being emptied. */
 static bool zone_isolates(struct zone *zone)
 {
@@ -82,10 +90,11 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 
 	if (!migrc_reason_ok(reason))
 		facts |= BIT(MIGRC_REASON);
+	/* A rough look is enough: who finds less drains. */
 	if ((current->flags & PF_MEMALLOC) ||
-	    !zone_watermark_ok(zone, 0, low_wmark_pages(zone), 0, 0))
+	    zone_page_state(zone, NR_FREE_PAGES) <= low_wmark_pages(zone))
 		facts |= BIT(MIGRC_MEMORY);
-	if (pages > migrc_limit(folio_nid(src)))
+	if (folio_test_large(src) && pages > migrc_limit(folio_nid(src)))
 		facts |= BIT(MIGRC_LIMIT);
 	if (!folio_test_anon(src) && !migrc_skip(MIGRC_HOOK_FILE))
 		facts |= BIT(MIGRC_NOT_ANONYMOUS);
@@ -161,12 +170,13 @@ bool migrc_walk_end_slow(struct folio *src)
 void migrc_add_source(struct folio *src)
 {
 	struct zone *zone = folio_zone(src);
+	int nid = folio_nid(src);
 
 	if (migrc_skip(MIGRC_HOOK_RECORD)) {
 		folio_put(src);
 		return;
 	}
-	migrc_add(src, folio_nid(src), folio_nr_pages(src));
+	migrc_add(src, nid, folio_nr_pages(src), migrc_limit(nid));
 	/*
 	 * Who isolates page blocks drains after that: if it was too early for @src,
 	 * the ledger's lock makes the isolation visible here.
@@ -300,13 +310,6 @@ void migrc_arm(void)
 	queue_delayed_work(system_dfl_wq, &migrc_age_work, age_jiffies());
 }
 
-unsigned long migrc_limit(unsigned int node)
-{
-	unsigned long max = READ_ONCE(migrc_max_pages);
-
-	return max ?: min(node_present_pages(node) / 100, SZ_64M >> PAGE_SHIFT);
-}
-
 void migrc_account_added(struct folio *folio, unsigned int node, unsigned long pages)
 {
 	node_page_state_add(pages, NODE_DATA(node), NR_MIGRC_HELD);
@@ -419,13 +422,33 @@ static const struct ctl_table migrc_sysctl_table[] = {
 	},
 };
 
-#undef EM
-#undef EMe
-#define EM(a, b)	[a] = b,
-#define EMe(a, b)	[a] = b,
+static const char * const migrc_fact_names[] = {
+	[MIGRC_REASON]			= "reason",
+	[MIGRC_MEMORY]			= "memory",
+	[MIGRC_LIMIT]			= "limit",
+	[MIGRC_NOT_ANONYMOUS]		= "not_anonymous",
+	[MIGRC_KIND]			= "kind",
+	[MIGRC_POISONED]		= "poisoned",
+	[MIGRC_ISOLATED]		= "isolated",
+	[MIGRC_WRITABLE]		= "writable",
+	[MIGRC_FLUSH_PENDING]		= "flush_pending",
+	[MIGRC_SHARED]			= "shared",
+	[MIGRC_NOTIFIER]		= "notifier",
+	[MIGRC_BLOCK]			= "block",
+	[MIGRC_LOCAL]			= "local",
+	[MIGRC_MIXED]			= "mixed",
+};
 
-static const char * const migrc_fact_names[] = { MIGRC_FACTS };
-static const char * const migrc_drain_names[] = { MIGRC_DRAINS };
+static const char * const migrc_drain_names[] = {
+	[MIGRC_DRAIN_AGE]		= "age",
+	[MIGRC_DRAIN_LIMIT]		= "limit",
+	[MIGRC_DRAIN_PRESSURE]		= "pressure",
+	[MIGRC_DRAIN_KSWAPD]		= "kswapd",
+	[MIGRC_DRAIN_ISOLATE]		= "isolate",
+	[MIGRC_DRAIN_POISON]		= "poison",
+	[MIGRC_DRAIN_MIXED]		= "mixed",
+	[MIGRC_DRAIN_OFF]		= "off",
+};
 
 static_assert(ARRAY_SIZE(migrc_fact_names) == NR_MIGRC_FACTS);
 static_assert(ARRAY_SIZE(migrc_drain_names) == NR_MIGRC_DRAIN_REASONS);

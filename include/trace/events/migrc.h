@@ -8,44 +8,28 @@
 #include <linux/migrc.h>
 #include <linux/tracepoint.h>
 
-#define MIGRC_FACTS						\
-	EM(MIGRC_REASON,	"reason")			\
-	EM(MIGRC_MEMORY,	"memory")			\
-	EM(MIGRC_LIMIT,		"limit")			\
-	EM(MIGRC_NOT_ANONYMOUS,	"not_anonymous")		\
-	EM(MIGRC_KIND,		"kind")				\
-	EM(MIGRC_POISONED,	"poisoned")			\
-	EM(MIGRC_ISOLATED,	"isolated")			\
-	EM(MIGRC_WRITABLE,	"writable")			\
-	EM(MIGRC_FLUSH_PENDING,	"flush_pending")		\
-	EM(MIGRC_SHARED,	"shared")			\
-	EM(MIGRC_NOTIFIER,	"notifier")			\
-	EM(MIGRC_BLOCK,		"block")			\
-	EM(MIGRC_LOCAL,		"local")			\
-	EMe(MIGRC_MIXED,	"mixed")
-
-#define MIGRC_DRAINS						\
-	EM(MIGRC_DRAIN_AGE,	"age")				\
-	EM(MIGRC_DRAIN_LIMIT,	"limit")			\
-	EM(MIGRC_DRAIN_PRESSURE, "pressure")			\
-	EM(MIGRC_DRAIN_KSWAPD,	"kswapd")			\
-	EM(MIGRC_DRAIN_ISOLATE,	"isolate")			\
-	EM(MIGRC_DRAIN_POISON,	"poison")			\
-	EM(MIGRC_DRAIN_MIXED,	"mixed")			\
-	EMe(MIGRC_DRAIN_OFF,	"off")
-
-#undef EM
-#undef EMe
-#define EM(a, b)	TRACE_DEFINE_ENUM(a);
-#define EMe(a, b)	TRACE_DEFINE_ENUM(a);
-
-MIGRC_FACTS
-MIGRC_DRAINS
-
-#undef EM
-#undef EMe
-#define EM(a, b)	{ a, b },
-#define EMe(a, b)	{ a, b }
+TRACE_DEFINE_ENUM(MIGRC_REASON);
+TRACE_DEFINE_ENUM(MIGRC_MEMORY);
+TRACE_DEFINE_ENUM(MIGRC_LIMIT);
+TRACE_DEFINE_ENUM(MIGRC_NOT_ANONYMOUS);
+TRACE_DEFINE_ENUM(MIGRC_KIND);
+TRACE_DEFINE_ENUM(MIGRC_POISONED);
+TRACE_DEFINE_ENUM(MIGRC_ISOLATED);
+TRACE_DEFINE_ENUM(MIGRC_WRITABLE);
+TRACE_DEFINE_ENUM(MIGRC_FLUSH_PENDING);
+TRACE_DEFINE_ENUM(MIGRC_SHARED);
+TRACE_DEFINE_ENUM(MIGRC_NOTIFIER);
+TRACE_DEFINE_ENUM(MIGRC_BLOCK);
+TRACE_DEFINE_ENUM(MIGRC_LOCAL);
+TRACE_DEFINE_ENUM(MIGRC_MIXED);
+TRACE_DEFINE_ENUM(MIGRC_DRAIN_AGE);
+TRACE_DEFINE_ENUM(MIGRC_DRAIN_LIMIT);
+TRACE_DEFINE_ENUM(MIGRC_DRAIN_PRESSURE);
+TRACE_DEFINE_ENUM(MIGRC_DRAIN_KSWAPD);
+TRACE_DEFINE_ENUM(MIGRC_DRAIN_ISOLATE);
+TRACE_DEFINE_ENUM(MIGRC_DRAIN_POISON);
+TRACE_DEFINE_ENUM(MIGRC_DRAIN_MIXED);
+TRACE_DEFINE_ENUM(MIGRC_DRAIN_OFF);
 
 /* A source came into the ledger. */
 TRACE_EVENT(migrc_defer,
@@ -78,7 +62,21 @@ TRACE_EVENT(migrc_deny,
 		__entry->reason = reason;
 	),
 	TP_printk("pages=%lu reason=%s", __entry->pages,
-		  __print_symbolic(__entry->reason, MIGRC_FACTS))
+		  __print_symbolic(__entry->reason,
+				   { MIGRC_REASON, "reason" },
+				   { MIGRC_MEMORY, "memory" },
+				   { MIGRC_LIMIT, "limit" },
+				   { MIGRC_NOT_ANONYMOUS, "not_anonymous" },
+				   { MIGRC_KIND, "kind" },
+				   { MIGRC_POISONED, "poisoned" },
+				   { MIGRC_ISOLATED, "isolated" },
+				   { MIGRC_WRITABLE, "writable" },
+				   { MIGRC_FLUSH_PENDING, "flush_pending" },
+				   { MIGRC_SHARED, "shared" },
+				   { MIGRC_NOTIFIER, "notifier" },
+				   { MIGRC_BLOCK, "block" },
+				   { MIGRC_LOCAL, "local" },
+				   { MIGRC_MIXED, "mixed" }))
 );
 
 /*
@@ -104,7 +102,16 @@ TRACE_EVENT(migrc_drain,
 	),
 	TP_printk("pages=%lu mms=%lu age_us=%llu reason=%s ns=%llu", __entry->pages,
 		  __entry->mms, __entry->age_us,
-		  __print_symbolic(__entry->reason, MIGRC_DRAINS), __entry->ns)
+		  __print_symbolic(__entry->reason,
+				   { MIGRC_DRAIN_AGE, "age" },
+				   { MIGRC_DRAIN_LIMIT, "limit" },
+				   { MIGRC_DRAIN_PRESSURE, "pressure" },
+				   { MIGRC_DRAIN_KSWAPD, "kswapd" },
+				   { MIGRC_DRAIN_ISOLATE, "isolate" },
+				   { MIGRC_DRAIN_POISON, "poison" },
+				   { MIGRC_DRAIN_MIXED, "mixed" },
+				   { MIGRC_DRAIN_OFF, "off" }),
+		  __entry->ns)
 );
 
 #endif /* _TRACE_MIGRC_H */

@@ -24,9 +24,9 @@
  * reuse      P is shared with a child, which is gone before the store: the write
  *            fault makes the page writable as it is.
  * reuse-exclusive  the same for a page that is exclusive, but mapped read-only.
- * mprotect   main makes P and 8192 mappings after it writable, W stores to P in the
- *            meantime: the entry is writable long before mprotect() flushes.
- * uffd-wp    the same by UFFDIO_WRITEPROTECT of P and 65536 zero pages.
+ * mprotect   main makes P and 65536 zero pages after it writable, W stores to P in
+ *            the meantime: the entry is writable long before mprotect() flushes.
+ * uffd-wp    the same by UFFDIO_WRITEPROTECT.
  * zap        P is replaced by mmap(MAP_FIXED) while it is a migration entry.
  * dontneed   the same by MADV_DONTNEED.
  * mremap     P is moved elsewhere while it is a migration entry.
@@ -47,7 +47,8 @@
  * increment; the page must be denied:
  *
  * writable   P is writable all the time.
- * pending    mprotect(PROT_READ) of P and 8192 mappings after it is under way.
+ * pending    mprotect(PROT_READ) of P and 65536 zero pages is under way. (It calls
+ *            hook "range" for each page table, so that has to be removed, too.)
  * fork       fork() of P and 8192 mappings after it is under way. (x86_64: no CPU
  *            uses the child's mm, its part of the folio is never deferred. So the
  *            parent's is only if hook "mixed" is removed, too.)
@@ -70,8 +71,8 @@
 
 #define NR_PAGES	256
 #define NR_OTHERS	1024
-#define NR_VMAS		8192	/* after P: what takes mprotect() and fork() long */
-#define NR_ZERO		65536
+#define NR_VMAS		8192	/* after P: what takes fork() long */
+#define NR_ZERO		65536	/* the same for mprotect() */
 #define AGE_MS		60000	/* nothing is flushed for its age */
 #define MAX_PAGES	8192
 #define FOLIO_PAGES	16
@@ -855,8 +856,10 @@ static void map_pages(const struct test *t)
 	look = look_word;
 	area_prot = 0;
 	area_len = (1 + t->vmas + t->zero) * psize;
-	area = tlb_rs_mmap(area_len, SZ_2M);
-	madvise(area, area_len, MADV_NOHUGEPAGE);
+	/* A neighbour that stays keeps the page table, whose removal would flush. */
+	area = tlb_rs_mmap(area_len + psize, SZ_2M);
+	madvise(area, area_len + psize, MADV_NOHUGEPAGE);
+	area[area_len] = 1;
 	tlb_rs_bind_node(area, area_len, 0);
 	/* Neighbours that differ stay mappings of their own. They have no pages. */
 	for (i = 1; i <= t->vmas; i += 2) {
@@ -878,7 +881,7 @@ static void map_pages(const struct test *t)
 
 static void unmap_pages(void)
 {
-	munmap(area, area_len);
+	munmap(area, area_len + psize);
 	munmap(list, (NR_PAGES - 1) * psize);
 	migrc_set_free(&set);
 	if (file >= 0)
@@ -1321,7 +1324,7 @@ static const struct test tests[] = {
 	  .prepare = prepare_fork, .act = act_store },
 	{ .name = "reuse-exclusive", .run = run_litmus, .rounds = 50,
 	  .prepare = prepare_exclusive, .act = act_store },
-	{ .name = "mprotect", .run = run_litmus, .rounds = 30, .vmas = NR_VMAS,
+	{ .name = "mprotect", .run = run_litmus, .rounds = 30, .zero = NR_ZERO,
 	  .prepare = prepare_protect, .act = act_mprotect },
 	{ .name = "uffd-wp", .run = run_litmus, .rounds = 30, .zero = NR_ZERO,
 	  .setup = setup_uffd, .prepare = prepare_uffd, .act = act_uffd, .optional = true },
@@ -1354,7 +1357,7 @@ static const struct test tests[] = {
 	{ .name = "drain", .run = run_litmus, .rounds = 30, .keep = true, .age_ms = 300,
 	  .prepare = prepare_protect, .act = act_drain, .cleanup = cleanup_others },
 	{ .name = "writable", .run = run_lost, .rounds = 50, .act = act_writable },
-	{ .name = "pending", .run = run_lost, .rounds = 30, .vmas = NR_VMAS,
+	{ .name = "pending", .run = run_lost, .rounds = 30, .zero = NR_ZERO,
 	  .act = act_pending },
 	{ .name = "fork", .run = run_lost, .rounds = 30, .vmas = NR_VMAS, .act = act_fork },
 	{ .name = "undo", .run = run_undo, .rounds = 10 },
