@@ -119,7 +119,8 @@ unsigned long migrc_drained_pages(void);
 u64 migrc_now(void);
 void migrc_arm(void);
 u64 migrc_drain_begin(void);
-void migrc_account_added(struct folio *folio, unsigned int node, unsigned long pages);
+unsigned long migrc_account_added(struct folio *folio, unsigned int node,
+				  unsigned long pages);
 void migrc_account_denied(enum migrc_fact reason, unsigned long pages);
 void migrc_account_drain(enum migrc_drain_reason reason, unsigned long pages,
 			 unsigned long mms, u64 since, u64 begin);

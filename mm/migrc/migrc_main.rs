@@ -266,11 +266,11 @@ unsafe extern "C" fn migrc_add(
 
     let mut guard = ledger.lock();
     let added = guard.add(source, pages, now);
-    let held = guard.pages();
-    if added.is_ok() {
+    let held = match added {
         // SAFETY: Adds to counters; under the lock, because a drain subtracts.
-        unsafe { bindings::migrc_account_added(folio.as_ptr(), node, pages) };
-    }
+        Ok(_) => unsafe { bindings::migrc_account_added(folio.as_ptr(), node, pages) },
+        Err(_) => 0,
+    };
     drop(guard);
 
     match added {
@@ -279,6 +279,7 @@ unsafe extern "C" fn migrc_add(
         Ok(false) => {}
         Err(source) => return drain_late(source, pages),
     }
+    // With those that a drain is about to release: it is waited for.
     if held > limit {
         drain(LIMIT);
     }

@@ -310,12 +310,15 @@ void migrc_arm(void)
 	queue_delayed_work(system_dfl_wq, &migrc_age_work, age_jiffies());
 }
 
-void migrc_account_added(struct folio *folio, unsigned int node, unsigned long pages)
+/* Returns how many pages of @node are held now. */
+unsigned long migrc_account_added(struct folio *folio, unsigned int node,
+				  unsigned long pages)
 {
 	node_page_state_add(pages, NODE_DATA(node), NR_MIGRC_HELD);
 	count_vm_events(MIGRC_DEFERRED, pages);
 	tlb_oracle_owned(&folio->page, folio_order(folio));
 	trace_migrc_defer(folio_pfn(folio), pages, node);
+	return node_page_state_pages(NODE_DATA(node), NR_MIGRC_HELD);
 }
 
 void migrc_account_denied(enum migrc_fact reason, unsigned long pages)
