@@ -246,11 +246,8 @@ impl Run {
         }
     }
 
-    /// Of those that are pushed, the first counts, as in a ledger: a drain has one.
     fn taken_late(&mut self, id: usize, pages: usize, now: u64) {
-        if self.taken.is_empty() {
-            self.took(now);
-        }
+        self.took(now);
         self.taken.push((id, pages, now));
     }
 }
