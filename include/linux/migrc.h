@@ -74,6 +74,27 @@ enum migrc_hook {
 	NR_MIGRC_HOOKS,
 };
 
+#ifndef CONFIG_MIGRC_DEBUG
+static inline void migrc_debug_moved(struct folio *dst, struct folio *src)
+{
+}
+
+static inline void migrc_debug_write(struct mm_struct *mm, unsigned long addr,
+				     enum migrc_hook hook)
+{
+}
+
+static inline void migrc_debug_set(struct mm_struct *mm, unsigned long addr,
+				   unsigned int nr)
+{
+}
+
+static inline void migrc_debug_flushed(struct mm_struct *mm, unsigned long addr,
+				       unsigned long end)
+{
+}
+#endif /* !CONFIG_MIGRC_DEBUG */
+
 #ifdef CONFIG_MIGRC
 
 #include <linux/atomic.h>
@@ -254,6 +275,15 @@ static inline bool migrc_flush_mm(struct mm_struct *mm, enum migrc_hook hook)
 	return true;
 }
 
+/* Somebody is about to write to a page whose entry @pte may not allow it. Under the PTL. */
+static inline void migrc_write_forced(struct mm_struct *mm, unsigned long addr, pte_t pte)
+{
+	if (pte_write(pte))
+		return;
+	migrc_flush_mm(mm, MIGRC_HOOK_FORCE);
+	migrc_debug_write(mm, addr, MIGRC_HOOK_FORCE);
+}
+
 /* Whether there are sources that a drain would release, now or in a moment. */
 static inline bool migrc_holds(void)
 {
@@ -327,6 +357,10 @@ static inline bool migrc_flush_mm(struct mm_struct *mm, enum migrc_hook hook)
 	return false;
 }
 
+static inline void migrc_write_forced(struct mm_struct *mm, unsigned long addr, pte_t pte)
+{
+}
+
 static inline bool migrc_reclaim(enum migrc_drain_reason reason)
 {
 	return false;
@@ -349,26 +383,5 @@ static inline void migrc_mm_exit(struct mm_struct *mm)
 {
 }
 #endif /* CONFIG_MIGRC */
-
-#ifndef CONFIG_MIGRC_DEBUG
-static inline void migrc_debug_moved(struct folio *dst, struct folio *src)
-{
-}
-
-static inline void migrc_debug_write(struct mm_struct *mm, unsigned long addr,
-				     enum migrc_hook hook)
-{
-}
-
-static inline void migrc_debug_set(struct mm_struct *mm, unsigned long addr,
-				   unsigned int nr)
-{
-}
-
-static inline void migrc_debug_flushed(struct mm_struct *mm, unsigned long addr,
-				       unsigned long end)
-{
-}
-#endif /* !CONFIG_MIGRC_DEBUG */
 
 #endif /* _LINUX_MIGRC_H */
