@@ -139,7 +139,7 @@ void migrc_take_lost(struct folio *folio);
 unsigned long migrc_drained_pages(void);
 u64 migrc_now(void);
 void migrc_arm(void);
-u64 migrc_drain_begin(void);
+u64 migrc_drain_begin(enum migrc_drain_reason reason);
 unsigned long migrc_account_added(struct folio *folio, unsigned int node,
 				  unsigned long pages);
 void migrc_account_denied(enum migrc_fact reason, unsigned long pages);

@@ -37,6 +37,7 @@ static DEFINE_XARRAY(records);
 /* Under the drain's mutex. */
 static struct folio *quarantine;
 static unsigned long quarantine_pages;
+static bool quarantine_full;
 
 static void report(struct folio *folio, const char *what)
 {
@@ -118,7 +119,7 @@ bool migrc_debug_release(struct folio *folio)
 
 	if (r && r->hashed && hash_folio(folio) != r->hash)
 		report(folio, "source changed before its flush");
-	if (quarantine_pages + folio_nr_pages(folio) > QUARANTINE) {
+	if (quarantine_full || quarantine_pages + folio_nr_pages(folio) > QUARANTINE) {
 		kfree(xa_erase(&records, folio_pfn(folio)));
 		return false;
 	}
@@ -132,9 +133,14 @@ bool migrc_debug_release(struct folio *folio)
 	return true;
 }
 
-/* A drain begins: what the last one left has been out of use for long enough. */
-void migrc_debug_drain(void)
+/*
+ * A drain begins: what the last one left has been out of use for long enough. Nothing
+ * is kept where somebody waits for the pages.
+ */
+void migrc_debug_drain(enum migrc_drain_reason reason)
 {
+	quarantine_full = reason != MIGRC_DRAIN_AGE && reason != MIGRC_DRAIN_LIMIT;
+
 	while (quarantine) {
 		struct folio *folio = quarantine;
 		long i;

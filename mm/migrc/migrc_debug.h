@@ -8,7 +8,7 @@ struct vm_area_struct;
 #ifdef CONFIG_MIGRC_DEBUG
 void migrc_debug_deferred(struct vm_area_struct *vma, unsigned long addr, unsigned int nr);
 bool migrc_debug_release(struct folio *folio);
-void migrc_debug_drain(void);
+void migrc_debug_drain(enum migrc_drain_reason reason);
 #else
 static inline void migrc_debug_deferred(struct vm_area_struct *vma,
 					unsigned long addr, unsigned int nr)
@@ -20,7 +20,7 @@ static inline bool migrc_debug_release(struct folio *folio)
 	return false;
 }
 
-static inline void migrc_debug_drain(void)
+static inline void migrc_debug_drain(enum migrc_drain_reason reason)
 {
 }
 #endif /* CONFIG_MIGRC_DEBUG */

@@ -124,7 +124,7 @@ fn drain(reason: DrainReason) {
 
     let _guard = DRAIN.lock();
     // SAFETY: The lock is held.
-    let begin = unsafe { bindings::migrc_drain_begin() };
+    let begin = unsafe { bindings::migrc_drain_begin(reason) };
     for ledger in ledgers() {
         ledger.lock().splice_into(&mut unflushed);
     }
@@ -148,7 +148,7 @@ fn drain_late(source: MigratedSource, pages: usize) {
     unflushed.push(source, pages, unsafe { bindings::migrc_now() });
     let _guard = DRAIN.lock();
     // SAFETY: The lock is held.
-    let begin = unsafe { bindings::migrc_drain_begin() };
+    let begin = unsafe { bindings::migrc_drain_begin(OFF) };
     release(unflushed, OFF, begin, false);
 }
 

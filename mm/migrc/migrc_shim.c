@@ -286,9 +286,9 @@ u64 migrc_now(void)
 }
 
 /* Under the drain's mutex. Returns when that was. */
-u64 migrc_drain_begin(void)
+u64 migrc_drain_begin(enum migrc_drain_reason reason)
 {
-	migrc_debug_drain();
+	migrc_debug_drain(reason);
 	return ktime_get_ns();
 }
 
