@@ -267,8 +267,8 @@ MIGRC_ROUNDS = {"arm64": 8, "x86_64": 4}
 # the moment that "pending" is about.
 MIGRC_REPORTED = {"arm64": (("writable", "writable", 8), ("pending", "pending,range", 24), ("fork", "fork", 12)),
                   "x86_64": (("writable", "writable", 8), ("fork", "fork", 4))}
-MIGRC_BOUNDS = "\n".join(["set -e", *(f"migrc_bounds --case {case} || [ $? -eq 4 ]" for case in
-                                      ("nested", "limit", "age", "exit", "off"))])
+# A worker that is 50 ms late says nothing where one thread emulates all CPUs.
+MIGRC_BOUNDS = {"arm64": ("limit", "age", "exit", "off"), "x86_64": ("limit", "exit", "off")}
 
 
 def programs(suite):
@@ -290,7 +290,8 @@ def programs(suite):
         # x86_64 is emulated by one thread, in which a reader that spins costs the others their time.
         boot(suite, "migrc", arch, "debug", f"migrc_stale --rounds {MIGRC_ROUNDS[arch]}", swap="256M", mte=True,
              oracle=arch == "arm64", timeout=900)
-        boot(suite, "migrc bounds", arch, "debug", MIGRC_BOUNDS, timeout=900)
+        boot(suite, "migrc bounds", arch, "debug", "set -e\n" +
+             "\n".join(f"migrc_bounds --case {case} || [ $? -eq 4 ]" for case in MIGRC_BOUNDS[arch]), timeout=900)
         boot(suite, "migrc pressure", arch, "debug", "migrc_bounds --case pressure", mem="768M", timeout=900)
         boot(suite, "migrc stress", arch, "debug", "migrc_stress --seconds 20 --toggle", oracle=True, timeout=900)
 
