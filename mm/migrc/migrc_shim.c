@@ -5,13 +5,13 @@
  * What follows from the facts is decided in migrc_main.rs.
  */
 #include <linux/debugfs.h>
+#include <linux/folio_batch.h>
 #include <linux/init.h>
 #include <linux/migrc.h>
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
 #include <linux/mmu_notifier.h>
 #include <linux/mutex.h>
-#include <linux/folio_batch.h>
 #include <linux/percpu.h>
 #include <linux/seq_file.h>
 #include <linux/sizes.h>
@@ -90,7 +90,7 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 
 	if (!migrc_reason_ok(reason))
 		facts |= BIT(MIGRC_REASON);
-	/* A rough look is enough: who finds less drains. */
+	/* A rough look is enough: an allocation that finds less drains. */
 	if ((current->flags & PF_MEMALLOC) ||
 	    zone_page_state(zone, NR_FREE_PAGES) <= low_wmark_pages(zone))
 		facts |= BIT(MIGRC_MEMORY);

@@ -5,6 +5,7 @@
 usage: test.py [SUITE...]     (make test SUITE="style kunit"; default: all)
 """
 
+import contextlib
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,7 +52,8 @@ class Suite:
             self.passed += 1
         else:
             self.failed.append(name)
-        print(f"{'ok' if ok else 'not ok'} - {name}" + (f": {detail}" if detail else ""), flush=True)
+        # In one piece, of several that boot at once.
+        print(f"{'ok' if ok else 'not ok'} - {name}" + (f": {detail}\n" if detail else "\n"), end="", flush=True)
         return ok
 
     def skip(self, name, why):
@@ -128,6 +131,23 @@ def boot(suite, name, arch, variant, job, want=guest.OK, cases=True, append="kun
     if not ok:
         print(result.report(), flush=True)
     return result
+
+
+@contextlib.contextmanager
+def side_by_side(arch):
+    """Calls that are given to what this yields run in turn; several at once where QEMU needs one core for each."""
+    single = guest.threads_of(guest.QEMU[arch][0], arch) == "single"
+    with ThreadPoolExecutor(os.cpu_count() if single else 1) as pool:
+        calls = []
+        yield lambda *call, **options: calls.append(pool.submit(*call, **options))
+    for call in calls:
+        call.result()
+
+
+def reported(suite, name, arch, job, says, *words, **options):
+    """Boot a debug image that must complain, in these words."""
+    result = boot(suite, name, arch, "debug", job, want=guest.SPLAT, timeout=900, **options)
+    suite.check(f"{arch} {name}: {says}", any(all(word in splat for word in words) for splat in result.splats))
 
 
 # ---- suites
@@ -264,11 +284,11 @@ MIGRC_BROKEN = (("reuse-exclusive", "reuse"), ("mprotect", "range"), ("uffd-wp",
 MIGRC_BROKEN_ARCH = {"arm64": (("tags", "force"),), "x86_64": (("reuse", "reuse"), ("common", "reuse"))}
 MIGRC_ROUNDS = {"arm64": 8, "x86_64": 4}
 # What a debug kernel itself reports, too: case, hooks, rounds. Where one thread emulates all CPUs, none is writing in
-# the moment that "pending" is about.
+# the moment that "pending" and "fork" are about.
 MIGRC_REPORTED = {"arm64": (("writable", "writable", 8), ("pending", "pending,range", 24), ("fork", "fork", 12)),
-                  "x86_64": (("writable", "writable", 8), ("fork", "fork", 4))}
+                  "x86_64": (("writable", "writable", 8),)}
 # A worker that is 50 ms late says nothing where one thread emulates all CPUs.
-MIGRC_BOUNDS = {"arm64": ("limit", "age", "exit", "off"), "x86_64": ("limit", "exit", "off")}
+MIGRC_BOUNDS = {"arm64": ("limit", "age", "exit", "off", "poison"), "x86_64": ("limit", "exit", "off", "poison")}
 
 
 def programs(suite):
@@ -276,93 +296,100 @@ def programs(suite):
     for arch in ARCHES:
         if not kernel(suite, arch, "debug"):
             continue
-        for switch, rest in ((1, OURS), (0, "")):
-            boot(suite, f"programs tlb_batch={switch}", arch, "debug", PROGRAMS.format(switch=switch, rounds=200) + rest,
-                 disk="256M", oracle=True, timeout=900)
-        boot(suite, "litmus 1000 rounds", arch, "debug", "tlb_batch_stale_litmus --rounds 1000 --expect-none",
-             timeout=900)
-        boot(suite, "stress", arch, "debug", "tlb_batch_stress --seconds 30 --toggle", swap="256M", oracle=True,
-             timeout=900)
-        boot(suite, "hazards", arch, "debug", HAZARDS, disk="256M", swap="256M", oracle=True, timeout=900)
-        # On a disk: what is read back from zram leaves the swap cache at once.
-        boot(suite, "refault of swap", arch, "debug", "tlb_batch_refault --act swap --rounds 20 --expect-none",
-             swap="disk:256M", oracle=True, timeout=900)
-        # x86_64 is emulated by one thread, in which a reader that spins costs the others their time.
-        boot(suite, "migrc", arch, "debug", f"migrc_stale --rounds {MIGRC_ROUNDS[arch]}", swap="256M", mte=True,
-             oracle=arch == "arm64", timeout=900)
-        boot(suite, "migrc bounds", arch, "debug", "set -e\n" +
-             "\n".join(f"migrc_bounds --case {case} || [ $? -eq 4 ]" for case in MIGRC_BOUNDS[arch]), timeout=900)
-        boot(suite, "migrc pressure", arch, "debug", "migrc_bounds --case pressure", mem="768M", timeout=900)
-        boot(suite, "migrc stress", arch, "debug", "migrc_stress --seconds 20 --toggle", oracle=True, timeout=900)
+        with side_by_side(arch) as start:
+            def run(name, job, arch=arch, start=start, **options):
+                start(boot, suite, name, arch, "debug", job, timeout=900, **options)
+
+            for switch, rest in ((1, OURS), (0, "")):
+                run(f"programs tlb_batch={switch}", PROGRAMS.format(switch=switch, rounds=200) + rest, disk="256M",
+                    oracle=True)
+            run("litmus 1000 rounds", "tlb_batch_stale_litmus --rounds 1000 --expect-none")
+            run("stress", "tlb_batch_stress --seconds 30 --toggle", swap="256M", oracle=True)
+            run("hazards", HAZARDS, disk="256M", swap="256M", oracle=True)
+            # On a disk: what is read back from zram leaves the swap cache at once.
+            run("refault of swap", "tlb_batch_refault --act swap --rounds 20 --expect-none", swap="disk:256M",
+                oracle=True)
+            # x86_64 is emulated by one thread, in which a reader that spins costs the others their time.
+            run("migrc", f"migrc_stale --rounds {MIGRC_ROUNDS[arch]}", swap="256M", mte=True, oracle=arch == "arm64")
+            run("migrc bounds", "set -e\n" +
+                "\n".join(f"migrc_bounds --case {case} || [ $? -eq 4 ]" for case in MIGRC_BOUNDS[arch]))
+            run("migrc pressure", "migrc_bounds --case pressure", mem="768M")
+            run("migrc stress", "migrc_stress --seconds 20 --toggle", oracle=True)
+
+
+def no_flush_oracle(suite, arch, job):
+    """No reader that looks for it: the oracle alone must see the access."""
+    result = boot(suite, "no flush: oracle", arch, "debug", job, want=guest.ORACLE, cases=False, oracle=True,
+                  timeout=900)
+    suite.check(f"{arch} no flush: the oracle names the access",
+                any(e.get("va") and e.get("state") == "FREE" for e in result.oracle_errors),
+                json.dumps(result.oracle_errors[:1]))
 
 
 def sabotage(suite):
     """Each test fails when the hook that it is about is removed: here failing is passing."""
-    skip = "echo {} > /sys/kernel/debug/tlb_batch/skip_hook\n"
     for arch in ARCHES:
-        if not kernel(suite, arch, "debug"):
-            continue
-        boot(suite, "no flush: litmus", arch, "debug",
-             "tlb_batch_stale_litmus --rounds 200 --skip flush --expect-stale 100", timeout=900)
-        # A wait that is missing shows only where it is what makes the other CPUs flush.
-        for hook in () if arch == "arm64" else ("sync", "gen"):
-            boot(suite, f"no {hook}: litmus", arch, "debug",
-                 f"tlb_batch_stale_litmus --rounds 200 --skip {hook} --expect-stale 100", timeout=900)
-        boot(suite, "no mark: munmap race", arch, "debug",
-             "tlb_batch_mark --rounds 20 --skip mark --expect-stale 5", timeout=900)
-        # No reader that looks for it: the oracle alone must see the access.
-        result = boot(suite, "no flush: oracle", arch, "debug",
-                      skip.format("flush") + "tlb_batch_move_bench --pages 128 --readers 2 --touch || true",
-                      want=guest.ORACLE, cases=False, oracle=True, timeout=900)
-        suite.check(f"{arch} no flush: the oracle names the access",
-                    any(e.get("va") and e.get("state") == "FREE" for e in result.oracle_errors),
-                    json.dumps(result.oracle_errors[:1]))
-        # What only the kernel can see: KASAN, and the warning of a task that exits.
-        result = boot(suite, "no hold: exit", arch, "debug", "tlb_batch_exit --rounds 6 --skip hold", want=guest.SPLAT,
-                      timeout=900)
-        # Which function the access was inlined into is up to the compiler.
-        suite.check(f"{arch} no hold: KASAN reports it",
-                    any("use-after-free in" in splat and "tlb_batch_flush_slow" in splat for splat in result.splats))
-        result = boot(suite, "owed at exit", arch, "debug", "tlb_batch_task --case exit", want=guest.SPLAT, timeout=900)
-        suite.check(f"{arch} owed at exit: the kernel warns",
-                    any("tlb_batch_exit_slow" in splat for splat in result.splats))
-        boot(suite, "no exit hook: silence", arch, "debug", "tlb_batch_task --case exit --skip", timeout=900)
-        boot(suite, "no enomem, fork hook: left in task", arch, "debug",
-             "tlb_batch_task --case enomem --skip && tlb_batch_task --case fork --skip", timeout=900)
-        if arch == "arm64":  # x86_64 has this window without the batch, too
-            boot(suite, "no open hook: refault lazyfree", arch, "debug",
-                 "tlb_batch_refault --act lazyfree --rounds 20 --skip open --expect-stale 5", timeout=900)
-        boot(suite, "no open hook: refault guard", arch, "debug",
-             "tlb_batch_refault --act guard --dir /mnt --rounds 20 --skip open --expect-stale 5", disk="256M", timeout=900)
-        boot(suite, "no lock hook: refault file", arch, "debug",
-             "tlb_batch_refault --act file --dir /mnt --rounds 20 --skip lock --expect-stale 5", disk="256M", timeout=900)
-        boot(suite, "no lock hook: refault swap", arch, "debug",
-             "tlb_batch_refault --act swap --rounds 20 --skip lock --expect-stale 5", swap="disk:256M", timeout=900)
-        # The invalidation at the end of the walk is enough for an emulated arm64 CPU.
-        hook = "flush" if arch == "arm64" else "dirty"
-        boot(suite, f"no {hook}: lost increments", arch, "debug",
-             f"tlb_batch_dirty --rounds 30 --skip {hook} --expect-lost 1000", swap="256M", timeout=900)
-        boot(suite, "no flush: secondary TLB", arch, "debug",
-             "tlb_batch_secondary --rounds 4 --skip flush --expect-violations 100", swap="256M", timeout=900)
-        broken = f"migrc_stale --rounds {MIGRC_ROUNDS[arch]} --expect-stale 1 --case {{}} --skip {{}}"
-        boot(suite, "migrc without its rules", arch, "debug",
-             "\n".join(["set -e", *(broken.format(*b) for b in MIGRC_BROKEN + MIGRC_BROKEN_ARCH[arch]),
-                        *(["migrc_bounds --case off --skip off --expect-stale 1"] if arch == "arm64" else [])]),
-             mte=True, timeout=900)
-        # Here the debug kernel finds the same.
-        for case, hook, rounds in MIGRC_REPORTED[arch]:
-            result = boot(suite, f"migrc without {hook}", arch, "debug",
-                          f"migrc_stale --rounds {rounds} --expect-stale 1 --case {case} --skip {hook}", want=guest.SPLAT,
-                          timeout=900)
-            suite.check(f"{arch} migrc without {hook}: the kernel warns",
-                        any("source changed" in splat for splat in result.splats))
-        result = boot(suite, "migrc without exit", arch, "debug", "migrc_bounds --case exit --skip exit",
-                      want=guest.SPLAT, cases=False, timeout=900)
-        suite.check(f"{arch} migrc without exit: KASAN reports it",
-                    any("use-after-free in" in splat and "migrc" in splat for splat in result.splats))
+        if kernel(suite, arch, "debug"):
+            with side_by_side(arch) as start:
+                sabotage_tlb_batch(suite, arch, start)
+                sabotage_migrc(suite, arch, start)
     if kernel(suite, "arm64", "debug"):
         boot(suite, "no put-back flush", "arm64", "debug", "tlb_batch_putback --skip putback --expect-missing",
              meter=True, timeout=900)
+
+
+def sabotage_tlb_batch(suite, arch, start):
+    skip = "echo {} > /sys/kernel/debug/tlb_batch/skip_hook\n"
+
+    def run(name, job, **options):
+        start(boot, suite, name, arch, "debug", job, timeout=900, **options)
+
+    # A wait that is missing shows only where it is what makes the other CPUs flush.
+    for hook in ("flush",) if arch == "arm64" else ("flush", "sync", "gen"):
+        run(f"no {hook}: litmus", f"tlb_batch_stale_litmus --rounds 200 --skip {hook} --expect-stale 100")
+    run("no mark: munmap race", "tlb_batch_mark --rounds 20 --skip mark --expect-stale 5")
+    start(no_flush_oracle, suite, arch,
+          skip.format("flush") + "tlb_batch_move_bench --pages 128 --readers 2 --touch || true")
+    # What only the kernel can see: KASAN, and the warning of a task that exits.
+    # Which function the access was inlined into is up to the compiler.
+    start(reported, suite, "no hold: exit", arch, "tlb_batch_exit --rounds 6 --skip hold", "KASAN reports it",
+          "use-after-free in", "tlb_batch_flush_slow")
+    start(reported, suite, "owed at exit", arch, "tlb_batch_task --case exit", "the kernel warns", "tlb_batch_exit_slow")
+    run("no exit hook: silence", "tlb_batch_task --case exit --skip")
+    run("no enomem, fork hook: left in task",
+        "tlb_batch_task --case enomem --skip && tlb_batch_task --case fork --skip")
+    if arch == "arm64":  # x86_64 has this window without the batch, too
+        run("no open hook: refault lazyfree",
+            "tlb_batch_refault --act lazyfree --rounds 20 --skip open --expect-stale 5")
+    run("no open hook: refault guard",
+        "tlb_batch_refault --act guard --dir /mnt --rounds 20 --skip open --expect-stale 5", disk="256M")
+    run("no lock hook: refault file",
+        "tlb_batch_refault --act file --dir /mnt --rounds 20 --skip lock --expect-stale 5", disk="256M")
+    run("no lock hook: refault swap",
+        "tlb_batch_refault --act swap --rounds 20 --skip lock --expect-stale 5", swap="disk:256M")
+    # The invalidation at the end of the walk is enough for an emulated arm64 CPU.
+    hook = "flush" if arch == "arm64" else "dirty"
+    run(f"no {hook}: lost increments", f"tlb_batch_dirty --rounds 30 --skip {hook} --expect-lost 1000", swap="256M")
+    run("no flush: secondary TLB", "tlb_batch_secondary --rounds 4 --skip flush --expect-violations 100", swap="256M")
+
+
+def sabotage_migrc(suite, arch, start):
+    broken = f"migrc_stale --rounds {MIGRC_ROUNDS[arch]} --expect-stale 1 --case {{}} --skip {{}}"
+    start(boot, suite, "migrc without its rules", arch, "debug",
+          "\n".join(["set -e", *(broken.format(*b) for b in MIGRC_BROKEN + MIGRC_BROKEN_ARCH[arch]),
+                     "migrc_bounds --case poison --skip poison --expect-stale 1",
+                     *(["migrc_bounds --case off --skip off --expect-stale 1"] if arch == "arm64" else [])]),
+          mte=True, timeout=900)
+    if arch == "arm64":
+        start(boot, suite, "migrc without pressure", arch, "debug",
+              "migrc_bounds --case pressure --rounds 1 --skip pressure,kswapd --expect-stale 1", mem="768M", timeout=900)
+    # Here the debug kernel finds the same.
+    for case, hook, rounds in MIGRC_REPORTED[arch]:
+        start(reported, suite, f"migrc without {hook}", arch,
+              f"migrc_stale --rounds {rounds} --expect-stale 1 --case {case} --skip {hook}", "the kernel warns",
+              "WARNING: mm/migrc/migrc_debug.c")
+    start(reported, suite, "migrc without exit", arch, "migrc_bounds --case exit --skip exit", "KASAN reports it",
+          "use-after-free in", "migrc", cases=False)
 
 
 def counts(suite):
