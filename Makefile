@@ -31,6 +31,9 @@ help:
 #:   make shell               a shell in the guest
 #:   make bench               measurements, into build/bench/
 #:   make selftests           the kernel tree's own mm selftests on both, compared; TESTS='cow migration'
+#:                            MIGRC=1: instead, the debug image with migrc on, under the oracle, and off;
+#:                            MOVE=1: while their memory is moved
+#:   make soak MINUTES=15     stress-ng and our stress programs together, under every checker; ARCH=
 #:   make meter programs      the QEMU plugin, the guest programs
 #:   make check               what of the toolchain is here; make setup: install the rest
 #:   make source              fetch the kernel source into ~/.cache/tlb-rs
@@ -52,7 +55,7 @@ help:
 #: Variables: ARCH=arm64|x86_64  VARIANT=release|stock|debug|bench|16k|64k  KVER=7.3|7.2
 #:   INSTALL=1 (install packages with sudo; 0: never, not even as root)
 #:   boot, shell: CPU=max SMP=4 MEM=2G DISK=file|size APPEND='kernel arguments' METER=1 ORACLE=1
-#:   TIMEOUT=seconds; kernel: LLVM=-NN RUSTC= BINDGEN= RUST_LIB_SRC=
+#:   TIMEOUT=seconds (selftests: of one command); kernel: LLVM=-NN RUSTC= BINDGEN= RUST_LIB_SRC=
 
 kernel:
 	@$(KERNEL) build --arch $(ARCH) --variant $(VARIANT) $(where)
@@ -70,7 +73,7 @@ boot: $(IMAGE) $(plugin)
 shell: $(IMAGE) $(plugin)
 	@$(GUEST) shell $(guest_options)
 
-run test bench selftests: setup
+run test bench selftests soak: setup
 	@$(PYTHON) tools/$(if $(filter run,$@),report/run,$@/$@).py
 
 guest-tools:
@@ -98,10 +101,10 @@ series:
 	@$(KERNEL) series $(where) $(if $(OUT),--out '$(OUT)')
 
 clean:
-	rm -rf build/meter build/guest build/bench build/report build/selftests
+	rm -rf build/meter build/guest build/bench build/report build/selftests build/soak
 
 distclean:
 	rm -rf build
 
-.PHONY: help kernel boot shell run test bench selftests guest-tools meter programs check setup source edit refresh \
-	apply unapply series clean distclean
+.PHONY: help kernel boot shell run test bench selftests soak guest-tools meter programs check setup source edit \
+	refresh apply unapply series clean distclean

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import gzip
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -86,10 +87,10 @@ def debian_sources(tmp):
 
 
 @contextlib.contextmanager
-def unpacked(arch, *packages):
+def unpacked(arch, *packages, closure=False):
     """A temporary directory with the contents of Debian packages of `arch`, by a private apt configuration.
 
-    Nothing is installed and the machine's own lists stay as they are.
+    Nothing is installed and the machine's own lists stay as they are. closure: with all that they depend on.
     """
     deb_arch = ARCHES[arch][0]
     keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -118,6 +119,9 @@ def unpacked(arch, *packages):
         # Options of /etc/apt are read after APT_CONFIG; -c is read last.
         apt = ["apt-get", "-q", "-c", str(tmp / "apt.conf")]
         run(apt + ["update"])
+        if closure:
+            plan = run([*apt, "--simulate", "--no-install-recommends", "install", *packages])
+            packages = re.findall(r"^Inst (\S+)", plan, re.M)
         run([*apt, "download", *packages], cwd=tmp)
         for package in packages:
             debs = list(tmp.glob(f"{package}_*.deb"))

@@ -2,14 +2,20 @@
 # SPDX-License-Identifier: GPL-2.0
 """Run the kernel tree's own mm selftests on stock and on tlb-rs, and compare them case by case.
 
-usage: selftests.py [TEST...]     or the variable TESTS="cow migration"; default: those below
+usage: selftests.py [--migrc] [--move] [TEST...]     or the variables TESTS="cow migration", MIGRC=1 and MOVE=1
+
+With --migrc it is the debug image twice: as it boots, and with vm.migrc_enable=1 under the stale-translation
+oracle, which only that image tells of its frames. With --move the memory of the test is moved to and fro all the
+time, on both sides and under the oracle on both: few of the tests move memory themselves. Some, like rmap, then
+fail now and then, because they expect a page to stay where it is.
 
 Every command of a test has a boot of its own, so that one which hangs takes no other with it. Exit status 1
-if tlb-rs is worse in a case, and not by chance: see compare(). The cases are in build/selftests/ARCH/results.json,
-the consoles beside it.
+if the second is worse in a case, and not by chance: see compare(). The cases are in
+build/selftests/ARCH[-migrc][-move]/results.json, the consoles beside it.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import re
@@ -48,15 +54,33 @@ ARGUMENTS = {
 # Two nodes for migration; the swap for MADV_PAGEOUT. The tests reserve their hugetlb pages themselves.
 GUEST = {"smp": 4, "mem": "4G", "nodes": 2, "disk": "512M", "swap": "zram:512M"}
 REPEATS = 3
+# Of a boot with migrc, and the width of the column.
+FIGURES = {"migrc_deferred": 10, "migrc_denied": 10, "migrc_flush": 10, "oracle_accesses": 14, "oracle_declares": 12}
 
 # Cases that no program prints. The status of the program is the only one of those that print no TAP.
 STATUS = "(exit status)"
 SPLAT = "(kernel report) "
+ORACLE = "(oracle) "
+HELD = "(migrc_held after vm.migrc_enable=0)"
+# Of the kernel, not of the test: once is enough.
+REPORTS = (SPLAT, ORACLE, HELD)
 COLUMNS = ("pass", "fail", "skip", "xfail")
 # To kselftest an expected failure is a success; those of cow come and go on one kernel.
 RANK = {"pass": 0, "xfail": 0, "skip": 1, "missing": 1, "fail": 2, "timeout": 2}
 CASE = re.compile(r"^\s*(not )?ok \d+\b *(?:- )?(.*?)\s*$", re.M)
 DIRECTIVE = re.compile(r"\s*# *(SKIP|XFAIL|XPASS|error)\b\s*", re.I)
+VMSTAT = re.compile(r"^(migrc_\w+) (\d+)$", re.M)
+
+
+@dataclasses.dataclass
+class Side:
+    """One of the two that are compared."""
+    kernel: Path
+    setup: str = ""         # in the guest, before the test; must succeed
+    migrc: bool = False     # with it
+    oracle: bool = False    # under it
+    append: str = ""
+    figures: Counter = dataclasses.field(default_factory=Counter)   # of the last boot
 
 
 # ---- what a console says
@@ -86,12 +110,28 @@ def report_title(splat):
     return SPLAT + re.sub(r"0x[0-9a-f]+|\b\d+\b", "N", (lines or [splat])[0])
 
 
-def cases(result, limit):
+def oracle_cases(result):
+    """What the oracle says of a boot that it watched."""
+    found = {f"{ORACLE}{error['oracle']} {'store' if error.get('store') else 'load'}, {error.get('state')}": "fail"
+             for error in result.oracle_errors}
+    if result.oracle_summary is None or result.oracle_summary["lost_declares"]:
+        found[ORACLE + "did not see all"] = "fail"
+    return found
+
+
+def cases(result, limit, migrc=False, oracle=False):
     """{case: status} of a boot."""
-    found = tap(program_output(result.console))
+    output = program_output(result.console)
+    found = tap(output)
     # In the guest, timeout(1) kills: 137. A test that is killed for another reason has not used up its time.
     late = result.timed_out or result.job_exit == 137 and result.seconds - (result.boot_seconds or 0) > 0.9 * limit
     found[STATUS] = "timeout" if late else {0: "pass", 4: "skip"}.get(result.job_exit, "fail")
+    if oracle:
+        found |= oracle_cases(result)
+    if migrc:
+        # A guest that hung is late already, and has nothing to say about it.
+        if (held := dict(VMSTAT.findall(output)).get("migrc_held", "0" if result.timed_out else "?")) != "0":
+            found[HELD] = "fail"
     return found | {report_title(splat): "fail" for splat in result.splats}
 
 
@@ -111,8 +151,9 @@ def regressions(stock, ours):
 
 
 def counted(stock, ours):
-    """The regressions that count: with repeated runs, one more may be chance."""
-    return [name for name, more in regressions(stock, ours).items() if more > 1 or len(ours) == 1]
+    """The regressions that count: with repeated runs, one more may be chance, unless it is a report of its own."""
+    return [name for name, more in regressions(stock, ours).items()
+            if more > 1 or len(ours) == 1 or name.startswith(REPORTS) and not any(name in run for run in stock)]
 
 
 def differences(stock, ours):
@@ -127,10 +168,11 @@ def differences(stock, ours):
 
 def totals(run):
     """The columns of one kernel; a program without TAP is one case."""
-    count = Counter(status for name, status in run.items() if name != STATUS and not name.startswith(SPLAT))
+    count = Counter(status for name, status in run.items() if name != STATUS and not name.startswith(REPORTS))
     count = count or Counter(["fail" if run[STATUS] == "timeout" else run[STATUS]])
-    notes = {"report": any(name.startswith(SPLAT) for name in run), "timeout": run[STATUS] == "timeout",
-             "status": run[STATUS] == "fail" and not count["fail"], "": True}
+    notes = {"report": any(name.startswith(SPLAT) for name in run),
+             "oracle": any(name.startswith(ORACLE) for name in run), "held": HELD in run,
+             "timeout": run[STATUS] == "timeout", "status": run[STATUS] == "fail" and not count["fail"], "": True}
     return "".join(f"{count[s]:6}" for s in COLUMNS) + f" {next(note for note, so in notes.items() if so):7}"
 
 
@@ -138,7 +180,8 @@ def totals(run):
 
 def environment():
     """Without what this tool's own make passes on: the trees have makefiles with the same variables."""
-    return {key: value for key, value in os.environ.items() if key not in (*kernel_tool.PRIVATE, "TESTS")}
+    private = (*kernel_tool.PRIVATE, "TESTS", "MIGRC", "MOVE")
+    return {key: value for key, value in os.environ.items() if key not in private}
 
 
 def libraries(arch):
@@ -204,47 +247,63 @@ def build(arch, kver, tests):
 
 # ---- the guests
 
-def boot(options, kernel, side, command, program, log):
-    """{case: status} of one command on one kernel."""
+def boot(options, side, name, command, program, log):
+    """{case: status} of one command on one side."""
+    limit = options.limit * (1 + side.oracle)
     # A comparison with the switch off would find nothing.
-    job = "echo 1 > /proc/sys/vm/tlb_batch || exit 125\n" if side == "tlb-rs" else ""
-    job += (f"cd /mnt\ntimeout -s KILL {options.limit} /selftests/{command}\nstatus=$?\n"
-            "grep ^tlb_batch /proc/vmstat\nexit $status")
-    result = guest.boot(kernel, options.arch, job=job, files={f"selftests/{program.name}": program}, log=log,
-                        append=measure.APPEND[options.arch], timeout=options.limit + 120, **GUEST)
+    job = f"{{ {side.setup}; }} || exit 125\n" if side.setup else ""
+    if options.move:
+        # The name of a task has 15 bytes.
+        job += ("command -v migrc_mover || exit 125\n"
+                f"migrc_mover --name {program.name[:15]} --seconds {limit} --pause-ms 20 > /tmp/mover &\n")
+    job += f"cd /mnt\ntimeout -s KILL {limit} /selftests/{command}\nstatus=$?\n"
+    job += "kill $!\n" if options.move else ""
+    job += "echo 0 > /proc/sys/vm/migrc_enable\n" if side.migrc else ""
+    job += "grep -E '^(tlb_batch|migrc)_' /proc/vmstat\nexit $status"
+    result = guest.boot(side.kernel, options.arch, job=job, files={f"selftests/{program.name}": program}, log=log,
+                        append=f"{side.append} {measure.APPEND[options.arch]}".strip(), timeout=limit + 120,
+                        oracle=side.oracle, **GUEST)
     if result.boot_seconds is None or result.job_exit in (125, 126, 127):
-        raise common.Fail(f"{side}: the test did not start\n{result.report()}\n  console: {log}")
-    # A guest that reset, or QEMU's own end: what the console does not say.
-    if result.problems:
+        raise common.Fail(f"{name}: the test did not start\n{result.report()}\n  console: {log}")
+    said = [*result.problems, *(f"oracle: {json.dumps(error)}" for error in result.oracle_errors)]
+    # A guest that reset, or QEMU's own end, or the oracle: what the console does not say.
+    if said:
         with log.open("a", encoding="utf-8") as file:
-            file.write("\n".join(["", f"{side}: {result.shutdown}", *result.problems, ""]))
-        print(f"    {side}: " + "; ".join(result.problems), flush=True)
-    return cases(result, options.limit)
+            file.write("\n".join(["", f"{name}: {result.shutdown}", *said, ""]))
+        print(f"    {name}: " + "; ".join(said[:3]), flush=True)
+    side.figures = Counter({key: int(value) for key, value in VMSTAT.findall(program_output(result.console))})
+    side.figures.update({f"oracle_{key}": value for key, value in (result.oracle_summary or {}).items()})
+    return cases(result, limit, side.migrc, side.oracle)
 
 
-def compare(options, kernels, command, program):
-    """Boot both kernels with a command; {side: cases of its runs}.
+def compare(options, sides, command, program):
+    """Boot both sides with a command; {side: cases of its runs}.
 
-    Some tests are racy under emulation, some on stock as well. Where tlb-rs looks worse, both kernels run the command
+    Some tests are racy under emulation, some on stock as well. Where ours looks worse, both sides run the command
     again, at most REPEATS times, until they are even; then a case counts that was bad in at least two more runs.
     """
-    place = OUT / options.arch / re.sub(r"[^a-zA-Z0-9]+", "-", command)
+    place = outdir(options) / re.sub(r"[^a-zA-Z0-9]+", "-", command)
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
-    runs = {side: [] for side in kernels}
+    runs = {name: [] for name in sides}
     for number in range(1 + REPEATS):
         seconds = []
-        for side, kernel in kernels.items():
+        for name, side in sides.items():
             begin = time.monotonic()
-            runs[side].append(boot(options, kernel, side, command, program, place / f"{side}-{number}.log"))
+            runs[name].append(boot(options, side, name, command, program, place / f"{name}-{number}.log"))
             seconds.append(f"{time.monotonic() - begin:5.0f}")
         if number == 0:
-            print(row(command, runs, seconds), flush=True)
+            print(row(command, runs, seconds + figures(sides)), flush=True)
         worse = regressions(*runs.values())
         if not worse or number == REPEATS:
             return runs
         print(f"    worse: {', '.join(list(worse)[:3])}: repetition {number + 1} of at most {REPEATS}", flush=True)
     return runs
+
+
+def figures(sides):
+    """Whether migrc was at work: what it deferred and denied, and the accesses and frames that the oracle saw."""
+    return [f"{side.figures[key]:>{width}}" for side in sides.values() if side.migrc for key, width in FIGURES.items()]
 
 
 def row(command, runs, seconds):
@@ -268,15 +327,41 @@ def image(arch, variant, kver):
     return path
 
 
+def choose(options):
+    """The two sides."""
+    def side(path, variant, **more):
+        return Side(path or image(options.arch, variant, options.kver), **more)
+
+    ours = "echo 1 > /proc/sys/vm/tlb_batch"
+    if not options.migrc:
+        return {"stock": side(options.stock, "stock"), "tlb-rs": side(options.ours, "release", setup=ours)}
+    # KUnit has its own suite.
+    common.logged(["make", "-C", ROOT / "tools/meter"], outdir(options) / "meter.log", "building the oracle",
+                  env=environment())
+    # Where the mover and the test race, both must be as slow.
+    return {"debug": side(options.stock, "debug", setup=ours, oracle=options.move, append="kunit.enable=0"),
+            "migrc": side(options.ours, "debug", setup=f"{ours} && echo 1 > /proc/sys/vm/migrc_enable", migrc=True,
+                          oracle=True, append="kunit.enable=0")}
+
+
+def outdir(options):
+    return OUT / (options.arch + "-migrc" * options.migrc + "-move" * options.move)
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("test", nargs="*", default=os.environ.get("TESTS", "").split() or list(DEFAULT))
     parser.add_argument("--arch", default=os.environ.get("ARCH") or "arm64", choices=initramfs.ARCHES)
     parser.add_argument("--kver", default=os.environ.get("KVER") or "7.3")
-    parser.add_argument("--stock", help="kernel image (default: build/KVER/ARCH-stock)")
-    parser.add_argument("--ours", help="kernel image (default: build/KVER/ARCH-release)")
-    parser.add_argument("--limit", type=int, default=900,
-                        help="seconds for one command, as in the settings file of the tests")
+    parser.add_argument("--migrc", action="store_true", default=os.environ.get("MIGRC", "0") not in ("", "0"),
+                        help="compare the debug image with itself, migrc on and under the oracle")
+    parser.add_argument("--move", action="store_true", default=os.environ.get("MOVE", "0") not in ("", "0"),
+                        help="move the tests' memory between two nodes meanwhile, on both sides")
+    parser.add_argument("--stock", help="kernel image of the first (default: build/KVER/ARCH-stock, or -debug)")
+    parser.add_argument("--ours", help="kernel image of the second (default: build/KVER/ARCH-release, or -debug)")
+    parser.add_argument("--limit", type=int, default=int(os.environ.get("TIMEOUT") or 900),
+                        help="seconds for one command, as in the settings file of the tests; twice as many under the "
+                             "oracle")
     parser.add_argument("--lines", type=int, default=20, help="of differences to print for one command")
     return parser.parse_args()
 
@@ -284,26 +369,34 @@ def parse():
 def main():
     options = parse()
     programs = build(options.arch, options.kver, options.test)
-    kernels = {"stock": options.stock or image(options.arch, "stock", options.kver),
-               "tlb-rs": options.ours or image(options.arch, "release", options.kver)}
-    print(f"{options.arch:38}{'stock':>24}{'tlb-rs':>33}{'seconds':>19}")
-    print(f"{'':38}" + "".join(f"{name:>6}" for name in COLUMNS) + " " * 9 + "".join(f"{name:>6}" for name in COLUMNS))
-    results, failed = {}, []
-    place = OUT / options.arch / "results.json"
+    place = outdir(options) / "results.json"
     place.parent.mkdir(parents=True, exist_ok=True)
+    sides = choose(options)
+    was, now = sides
+    print(f"{options.arch:38}{was:>24}{now:>33}{'seconds':>19}")
+    print(f"{'':38}" + (" " * 9).join("".join(f"{name:>6}" for name in COLUMNS) for _ in sides)
+          + (" " * 19 + " ".join(f"{re.sub('^[a-z]*_', '', key):>{width}}" for key, width in FIGURES.items())
+             if options.migrc else ""))
+    results, failed, late, total = {}, [], [], Counter()
     for test in options.test:
         for command in [f"{test} {arguments}".strip() for arguments in ARGUMENTS.get(test, ("",))]:
             if test in programs:
-                runs = compare(options, kernels, command, programs[test])
+                runs = compare(options, sides, command, programs[test])
+                total.update(sides[now].figures)
             else:
-                runs = {side: [{STATUS: "skip"}] for side in kernels}
+                runs = {side: [{STATUS: "skip"}] for side in sides}
                 print(row(command, runs, [f"  the tree does not build it for {options.arch}"]))
             results[command] = runs
             print("".join(line + "\n" for line in explain(runs, options.lines)), end="", flush=True)
             failed += [f"{command}: {name}" for name in counted(*runs.values())]
+            late += [command] * any(run[STATUS] == "timeout" for side in runs.values() for run in side)
             place.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    print(f"\n{sum(len(runs['stock'][0]) for runs in results.values())} cases of {len(results)} commands on stock, "
-          f"{len(failed)} worse on tlb-rs; {os.path.relpath(place)}")
+    print(f"\n{sum(len(runs[was][0]) for runs in results.values())} cases of {len(results)} commands on {was}, "
+          f"{len(failed)} worse on {now}; {os.path.relpath(place)}")
+    if late:
+        print(f"not finished in {options.limit} s: {', '.join(late)}")
+    if options.migrc:
+        print(", ".join(f"{key} {total[key]}" for key in (*FIGURES, "oracle_errors", "oracle_lost_declares")))
     return 1 if failed else 0
 
 

@@ -72,6 +72,20 @@ class Reading(unittest.TestCase):
         self.assertEqual(first, second)
         self.assertEqual(list(first)[1], SPLAT + "WARNING: mm/rmap.c:N at f+N, CPU#N: cow/N")
 
+    def test_with_migrc(self):
+        summary = {"lost_declares": 0, "errors": 0}
+        stale = {"oracle": "stale", "store": False, "state": "FREE"}
+        end = "ok 1 a\nmigrc_deferred 7\nmigrc_held {}\n"
+        for held, more, bad in ((0, {}, None), (3, {}, selftests.HELD),
+                                (0, {"oracle_errors": [stale]}, selftests.ORACLE + "stale load, FREE"),
+                                (0, {"oracle_summary": None}, selftests.ORACLE + "did not see all"),
+                                (0, {"oracle_summary": summary | {"lost_declares": 1}},
+                                 selftests.ORACLE + "did not see all")):
+            found = selftests.cases(result(end.format(held), **{"oracle_summary": summary, **more}), 100, True, True)
+            self.assertEqual(found, {"a": "pass", STATUS: "pass"} | ({bad: "fail"} if bad else {}))
+        # The job did not come to its end, though there was time.
+        self.assertIn(selftests.HELD, selftests.cases(result("ok 1 a\n", oracle_summary=summary), 100, True, True))
+
 
 class Comparing(unittest.TestCase):
     def worse(self, ours, stock=GOOD):
@@ -137,6 +151,13 @@ class Comparing(unittest.TestCase):
         self.assertEqual(counted([GOOD] * 4, [bad, GOOD, GOOD, bad]), ["c"])
         self.assertEqual(counted([GOOD, bad], [bad, bad]), [])
 
+    def test_a_report_is_no_chance(self):
+        for name in (SPLAT + "WARNING: here", selftests.ORACLE + "stale load, FREE", selftests.HELD):
+            bad = GOOD | {name: "fail"}
+            self.assertEqual(counted([GOOD] * 4, [GOOD, bad, GOOD, GOOD]), [name])
+            # The other has it, too: one more may be chance.
+            self.assertEqual(counted([GOOD, GOOD, bad, GOOD], [GOOD, bad, bad, GOOD]), [])
+
     def test_racy_on_stock_but_more_often_here_counts(self):
         bad = GOOD | {"c": "fail"}
         self.assertEqual(counted([GOOD, GOOD, GOOD, bad], [bad, bad, bad, GOOD]), ["c"])
@@ -165,8 +186,9 @@ class Repeating(unittest.TestCase):
         with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(io.StringIO()), \
                 mock.patch.object(selftests, "OUT", Path(name)), \
                 mock.patch.object(guest, "boot", lambda kernel, *_, **__: result(next(consoles[kernel]))):
-            options = types.SimpleNamespace(arch="arm64", limit=100)
-            runs = selftests.compare(options, {"stock": "stock", "tlb-rs": "tlb-rs"}, "cow -x", Path("cow"))
+            options = types.SimpleNamespace(arch="arm64", limit=100, migrc=False, move=False)
+            sides = {name: selftests.Side(name) for name in consoles}
+            runs = selftests.compare(options, sides, "cow -x", Path("cow"))
         return len(runs["tlb-rs"]), counted(*runs.values())
 
     def test_good_once_is_enough(self):
@@ -184,7 +206,8 @@ class Repeating(unittest.TestCase):
     def test_the_test_did_not_start(self):
         with self.assertRaises(selftests.common.Fail), mock.patch.object(
                 guest, "boot", lambda *_, **__: result("", 125)):
-            selftests.boot(types.SimpleNamespace(arch="arm64", limit=1), "", "tlb-rs", "cow", Path("cow"), None)
+            options = types.SimpleNamespace(arch="arm64", limit=1, move=False)
+            selftests.boot(options, selftests.Side(""), "tlb-rs", "cow", Path("cow"), None)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,15 @@
  * force      a write to /proc/self/mem in spite of PROT_READ.
  * poke       the same by PTRACE_POKEDATA.
  * tags       PTRACE_POKEMTETAGS; R reads the tag.
- * swapin     P is reclaimed to swap and read back for the store.
+ * swapin     P is reclaimed to swap and read back for the store, before reclaim has
+ *            flushed. Its entry is clean, so reclaim writes it out and unlocks it
+ *            first: nothing stops the fault. It finds the same page again, since
+ *            swap is on a disk: only the migration can make R's entry wrong. On
+ *            x86_64 nobody is told before the flush. On arm64 the TLBI is issued
+ *            before the unlock, but who faults does not wait for it. QEMU has it done
+ *            at once, so there hook "flush" of the TLB batch is removed, which stands
+ *            for a TLBI that takes its time. MADV_PAGEOUT calls hook "range", but
+ *            reclaim of a cgroup does not.
  * common     a child that shares P unmaps it and must not read it any more, then P
  *            is reused by the parent.
  * file, shared  a page of a private and of a shared file mapping, which must not be
@@ -63,6 +71,7 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <linux/userfaultfd.h>
@@ -73,6 +82,7 @@
 #define NR_OTHERS	1024
 #define NR_VMAS		8192	/* after P: what takes fork() long */
 #define NR_ZERO		65536	/* the same for mprotect() */
+#define DELAY_US	200000	/* how much later reclaim flushes */
 #define AGE_MS		60000	/* nothing is flushed for its age */
 #define MAX_PAGES	8192
 #define FOLIO_PAGES	16
@@ -84,8 +94,11 @@
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ	22
 #endif
+#define KPF_WRITEBACK	8
 #define POKEMTETAGS	34	/* PTRACE_POKEMTETAGS of arm64 */
 #define MTE		0x20	/* PROT_MTE of arm64 */
+#define CGROUP_ROOT	"/sys/fs/cgroup/"
+#define CGROUP		CGROUP_ROOT "migrc_stale/"
 
 /* Shared with children; never moved. */
 static struct shared {
@@ -94,6 +107,7 @@ static struct shared {
 	__u64 want;		/* what R should read at last */
 	__u64 move;		/* the round in which the mover should move */
 	int node;		/* to where */
+	__u64 reclaim;		/* the round in which the reclaimer should reclaim P */
 	__u64 go;		/* the round in which W should store */
 	__u64 delay_ns;
 	__u64 finished;		/* the round whose mprotect() has returned */
@@ -114,6 +128,7 @@ static struct shared {
 	pid_t tid;
 	/* By others. */
 	__u64 moved;
+	__u64 reclaimed;
 	bool in_time;
 	pid_t victim;
 	__u64 poked;
@@ -135,6 +150,7 @@ struct test {
 	bool (*act)(__u64 round);	/* false: missed its window */
 	void (*cleanup)(void);
 	bool inflight;		/* the act moves, and does so itself */
+	bool reclaim;		/* the act needs the reclaimer */
 	bool keep;		/* R must go on reading the old value */
 	bool denied;		/* nothing is deferred unless a hook is removed */
 	bool optional;		/* the kernel need not defer this */
@@ -236,6 +252,41 @@ static void *mover(void *arg)
 		round = LOAD(sh->move);
 		migrc_move(&set, 0, sh->node, MPOL_MF_MOVE_ALL);
 		STORE(sh->moved, round);
+	}
+	return NULL;
+}
+
+/* P is all that the cgroup has, and must not look as if somebody used it. */
+static void page_out(void)
+{
+	tlb_rs_write_file("/proc/self/clear_refs", "1");
+	tlb_rs_write_file(CGROUP "memory.reclaim", "64K");
+}
+
+/* The first write to a page since a fork() is a write fault, which would flush. */
+static void touch_stack(void)
+{
+	char stack[16384];
+
+	memset(stack, 0, sizeof(stack));
+	asm volatile("" : : "r"(stack) : "memory");
+}
+
+static void *reclaimer(void *arg)
+{
+	__u64 round = 0;
+
+	(void)arg;
+	tlb_rs_pin_cpu(2);
+	while (!LOAD(sh->stop)) {
+		if (LOAD(sh->reclaim) == round) {
+			touch_stack();
+			tlb_rs_sleep_us(50);
+			continue;
+		}
+		round = LOAD(sh->reclaim);
+		page_out();
+		STORE(sh->reclaimed, round);
 	}
 	return NULL;
 }
@@ -409,9 +460,8 @@ static void prepare_fork(__u64 round)
 	WAIT_FOR(LOAD(sh->ready));
 }
 
-static void prepare_fork_exit(__u64 round)
+static void fork_exit(void)
 {
-	store(old_value(round));
 	migrc_gather(&set);
 	settle();
 	child = start_child(nothing);
@@ -419,19 +469,64 @@ static void prepare_fork_exit(__u64 round)
 	child = -1;
 }
 
+static void prepare_fork_exit(__u64 round)
+{
+	store(old_value(round));
+	fork_exit();
+}
+
 /*
  * A reader that pins the page gets it to itself, since there is nobody else any
  * more. The entry stays read-only.
  */
-static void prepare_exclusive(__u64 round)
+static void make_exclusive(void)
 {
 	__u64 val;
 	struct iovec local = { .iov_base = &val, .iov_len = sizeof(val) };
 	struct iovec remote = { .iov_base = page_p, .iov_len = sizeof(val) };
 
-	prepare_fork_exit(round);
+	fork_exit();
 	if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != sizeof(val))
 		ksft_exit_fail_msg("process_vm_readv: %s\n", strerror(errno));
+}
+
+static void prepare_exclusive(__u64 round)
+{
+	store(old_value(round));
+	make_exclusive();
+}
+
+static bool clean;
+
+/* To where reclaim looks: statistics of one page come too late for it to age the page. */
+static void deactivate(void)
+{
+	madvise(area, psize, MADV_COLD);
+	tlb_rs_drain_pages();
+}
+
+/*
+ * As above, so that the page from swap will be mapped writable. And the entry is
+ * clean, as that of a page that was read from swap, or reclaim would flush before
+ * it writes the page out. P is charged to the cgroup in which it is touched first.
+ */
+static void prepare_swapin(__u64 round)
+{
+	madvise(area, psize, MADV_DONTNEED);
+	if (tlb_rs_write_file(CGROUP "cgroup.procs", "0"))
+		ksft_exit_fail_msg("cannot enter %s\n", CGROUP);
+	store(old_value(round));
+	tlb_rs_write_file(CGROUP_ROOT "cgroup.procs", "0");
+	deactivate();
+	page_out();
+	clean = !tlb_rs_pfn(page_p);
+	load();
+	/* Until then it cannot be made exclusive, but would be copied. */
+	while (tlb_rs_kpageflags(tlb_rs_pfn(page_p)) & (1 << KPF_WRITEBACK))
+		tlb_rs_sleep_us(1000);
+	deactivate();
+	make_exclusive();
+	touch_stack();
 }
 
 static void prepare_file(__u64 round)
@@ -567,10 +662,31 @@ static void cleanup_mremap(void)
 
 static bool act_swapin(__u64 round)
 {
-	end_child();
-	madvise(area, area_len, MADV_PAGEOUT);
+	long long flushes = tlb_rs_vmstat_read("migrc_flush");
+	__u64 start, dst = tlb_rs_pfn(page_p);
+	bool armed;
+
+	if (!tlb_rs_delay(TLB_BATCH_FLUSH_DELAY, DELAY_US))
+		return false;
+#ifdef __aarch64__
+	if (!tlb_rs_skip_hook("flush"))
+		return false;
+#endif
+	start = tlb_rs_now_ns();
+	STORE(sh->reclaim, round);
+	/* Until P is a swap entry. */
+	while (tlb_rs_pfn(page_p) && LOAD(sh->reclaimed) != round)
+		;
+	armed = clean && !tlb_rs_pfn(page_p) && tlb_rs_vmstat_read("migrc_flush") == flushes;
 	store(new_value(round));
-	return true;
+	return armed && tlb_rs_pfn(page_p) == dst && tlb_rs_now_ns() - start < DELAY_US * 1000ULL;
+}
+
+static void cleanup_swapin(void)
+{
+	tlb_rs_delay_none();
+	WAIT_FOR(LOAD(sh->reclaimed) == sh->reclaim);
+	tlb_rs_skip_none();
 }
 
 /* New pages from where P was, with something else in them. */
@@ -810,9 +926,25 @@ static bool act_common(__u64 round)
 
 /* --- setup and the rounds ----------------------------------------------------- */
 
-static bool setup_swap(void)
+static void remove_cgroup(void)
 {
-	return tlb_rs_has_swap();
+	rmdir(CGROUP);
+}
+
+static bool setup_swapin(void)
+{
+	char buf[512];
+	int on = 0;
+
+	if (tlb_rs_read_file("/proc/swaps", buf, sizeof(buf)) || !strstr(buf, "/dev/") ||
+	    strstr(buf, "zram") || !tlb_batch_get(&on) || on <= 0 ||
+	    access(TLB_BATCH_FLUSH_DELAY, W_OK))
+		return false;
+	tlb_rs_write_file(CGROUP_ROOT "cgroup.subtree_control", "+memory");
+	if (mkdir(CGROUP, 0755) && errno != EEXIST)
+		return false;
+	atexit(remove_cgroup);
+	return !access(CGROUP "memory.reclaim", W_OK);
 }
 
 static bool setup_uffd(void)
@@ -1019,6 +1151,8 @@ static int run_litmus(const struct test *t, const struct migrc_options *o)
 		start_thread(mover);
 	if (t->vmas || t->zero)
 		start_thread(storer);
+	if (t->reclaim)
+		start_thread(reclaimer);
 	for (round = 1; round <= (__u64)rounds; round++)
 		armed += litmus_round(t, round, o->skip);
 	record(t, o, rounds, armed, sh->stale, &before);
@@ -1342,8 +1476,9 @@ static const struct test tests[] = {
 	{ .name = "tags", .run = run_litmus, .rounds = 50,
 	  .setup = setup_tags, .prepare = prepare_tags, .act = act_tags },
 #endif
-	{ .name = "swapin", .run = run_litmus, .rounds = 30, .setup = setup_swap,
-	  .prepare = prepare_fork, .act = act_swapin },
+	{ .name = "swapin", .run = run_litmus, .rounds = 20, .reclaim = true,
+	  .setup = setup_swapin, .prepare = prepare_swapin, .act = act_swapin,
+	  .cleanup = cleanup_swapin },
 	{ .name = "common", .run = run_litmus, .rounds = 30,
 	  .prepare = prepare_common, .act = act_common },
 	{ .name = "file", .run = run_litmus, .rounds = 30, .setup = setup_file,

@@ -1,0 +1,442 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""A long mixed stress of the debug kernel, under the stale-translation oracle.
+
+usage: soak.py     (make soak MINUTES=15 ARCH=arm64)
+
+stress-ng of the distribution, our own stress programs and a mover of everybody's memory run in the guest at the same
+time, with deferral, NUMA balancing, KSM and swap on. MINUTES are split into boots, and those into rounds, which differ
+in their stressors. Exit status 1 for a kernel report, an error of the oracle, an OOM kill, contents that are wrong, or
+pages that stay in the ledger. The result is in build/soak/ARCH.json, the consoles beside it. What was interrupted goes
+on with the boots that are missing.
+"""
+
+import argparse
+import collections
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tools" / name) for name in ("guest", "kernel", "report")]
+# pylint: disable=wrong-import-position
+import common  # noqa: E402
+import console  # noqa: E402
+import guest  # noqa: E402
+import initramfs  # noqa: E402
+import measure  # noqa: E402
+
+OUT = common.BUILD / "soak"
+BOOT_MINUTES = 15
+# Not those that are about a lack of memory (bigheap, brk): here an OOM kill is a failure.
+STRESSORS = {
+    "clone": "--clone-max 16",
+    "exit-group": "",
+    "fork": "",
+    "kill": "",
+    "madvise": "",
+    "malloc": "--malloc-bytes 256k --malloc-max 64 --malloc-touch",
+    "mcontend": "",
+    "memfd": "--memfd-bytes 8m --memfd-fds 8",
+    "mincore": "",
+    "mlock": "",
+    "mlockmany": "--mlockmany-procs 4",
+    "mmap": "--mmap-bytes 16m --mmap-mprotect --mmap-file",
+    "mmapaddr": "",
+    "mmapfixed": "",
+    "mmapfork": "",
+    "mmaphuge": "--mmaphuge-mmaps 8",
+    "mmapmany": "",
+    "mprotect": "",
+    "mremap": "--mremap-bytes 8m",
+    "msync": "--msync-bytes 4m",
+    "munmap": "",
+    "numa": "",
+    "pagemove": "--pagemove-bytes 2m",
+    "pageswap": "",
+    "remap": "",
+    "rmap": "",
+    "shm": "--shm-bytes 4m --shm-segs 4",
+    "shm-sysv": "--shm-sysv-bytes 2m --shm-sysv-segs 4",
+    "tlb-shootdown": "",
+    "userfaultfd": "--userfaultfd-bytes 4m",
+    "vfork": "",
+    "vm": "--vm-bytes 16m --vm-keep",
+    "vm-addr": "",
+    "vm-rw": "--vm-rw-bytes 4m",
+    "vm-segv": "",
+    "vm-splice": "--vm-splice-bytes 256k",
+    "zombie": "--zombie-max 16",
+}
+# The first worker poisons pages and may die of it, see poisoned(); the second does not.
+WORKERS = {"madvise": 2}
+# One thread emulates all CPUs of x86_64, and a worker must come to its first operation in a round.
+# at_once: stressors of a round; round: its seconds; grace: how much longer stress-ng may need to end; slack: how much
+# longer than stress-ng our programs run. The end of migrc_stress patches code, see tlb_rs_patching_is_safe().
+PACE = {"arm64": {"at_once": 5, "round": 60, "grace": 180, "slack": 10},
+        "x86_64": {"at_once": 3, "round": 90, "grace": 600, "slack": 30}}
+GUEST = {"smp": 4, "mem": "3G", "nodes": 2, "swap": "zram:512M", "oracle": True}
+
+# The bind mounts keep our programs from turning off what should be on: see tlb_rs_quiet().
+JOB = r"""
+say() { echo "{\"soak\":\"$1\",$2}"; }
+put() { [ ! -e "$2" ] || echo "$1" >"$2" || echo "soak: $2 refused $1"; }
+keep() {
+	put "$1" "$2"
+	[ ! -e "$2" ] || { cat "$2" >"/tmp/keep$3"; mount -o bind "/tmp/keep$3" "$2"; }
+}
+watch() {
+	awk '/^(migrc_|tlb_batch_|pgmigrate_|numa_pages_migrated|numa_hint_faults |pswp|thp_split_page |ksm_|oom_kill)/ {
+		printf "%s\"%s\":%s", n++ ? "," : "{\"soak\":\"vmstat\",", $1, $2 } END { print "}" }' /proc/vmstat
+}
+for name in lib lib64 usr; do
+	[ ! -e "/mnt/$name" ] || ln -s "/mnt/$name" "/$name"
+done
+mkdir -p /mnt/tmp
+put 1 /proc/sys/kernel/numa_balancing
+echo 0 >/tmp/zero
+mount -o bind /tmp/zero /proc/sys/kernel/numa_balancing
+keep 1000 /sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs 1
+put always /sys/kernel/mm/transparent_hugepage/enabled
+put 1 /sys/kernel/mm/ksm/run
+put 8 /proc/sys/vm/nr_hugepages
+put 1 /proc/sys/vm/tlb_batch
+echo 1 >/proc/sys/vm/migrc_enable || exit 125
+/usr/bin/stress-ng --version || exit 125
+
+# $1 seconds, $2 "--toggle" or nothing, the rest: of stress-ng
+round() {
+	seconds=$1 toggle=$2
+	shift 2
+	rm -f /tmp/yaml
+	/usr/bin/stress-ng --timeout "$seconds" --verify --verbose --metrics --yaml /tmp/yaml --temp-path /mnt/tmp \
+		--oomable "$@" & stress=$!
+	begin=$(date +%s)
+	# It takes a while to start, and its time counts from then on.
+	until grep -qs '^stress-ng-' /proc/[0-9]*/comm || ! kill -0 $stress; do
+		sleep 1
+	done
+	# What only computes must not take the time of what calls the kernel.
+	renice 3 $$
+	migrc_stress --seconds $((seconds + SLACK)) $toggle & migrc=$!
+	tlb_batch_stress --seconds $((seconds + SLACK)) $toggle & batch=$!
+	renice -5 $$
+	migrc_mover --seconds $((seconds + SLACK)) & mover=$!
+	renice 0 $$
+	(trap 'exit 0' TERM; while :; do sleep 7; put 1 /proc/sys/vm/compact_memory; done) & compact=$!
+	while kill -0 $stress 2>/dev/null; do
+		[ $(($(date +%s) - begin)) -lt $((seconds + GRACE)) ] || break
+		sleep 1
+	done
+	if kill -0 $stress 2>/dev/null; then
+		say late '"seconds":'$seconds
+		dmesg -n 8
+		echo w >/proc/sysrq-trigger
+		exit 124
+	fi
+	wait $stress
+	say end '"what":"stress-ng","status":'$?',"seconds":'$(($(date +%s) - begin))
+	wait $migrc
+	say end '"what":"migrc_stress","status":'$?
+	wait $batch
+	say end '"what":"tlb_batch_stress","status":'$?
+	wait $mover
+	say end '"what":"migrc_mover","status":'$?
+	kill $compact
+	wait $compact
+	awk '$2 == "stressor:" { n = $3 }
+	     $1 == "bogo-ops:" { printf "{\"soak\":\"bogo\",\"stressor\":\"%s\",\"ops\":%s}\n", n, $2 }' /tmp/yaml
+}
+"""
+END = r"""
+echo 0 >/proc/sys/vm/migrc_enable
+watch
+awk '$1 != "age" { printf "%s\"%s %s\":%s", n++ ? "," : "{\"soak\":\"stats\",", $1, $2, $3 } END { print "}" }' \
+	/sys/kernel/debug/migrc/stats
+umount /proc/sys/kernel/numa_balancing
+exit 0
+"""
+# Of stress-ng: no resources, not on this kernel.
+ACCEPTED = (3, 4)
+OOM = re.compile(r"(?:\S+ invoked oom-killer|Out of memory: |oom-kill:).*")
+STRESS_FAIL = re.compile(r"^stress-ng: fail:.*", re.M)
+STRESS_ERROR = re.compile(r"^stress-ng: (?:error|warn):.*", re.M)
+# The stressor madvise poisons pages of its own; in one of its threads the signal is not handled.
+POISONED = re.compile(r"Memory failure: .*Sending SIGBUS to stress-ng-madvi:")
+DIED = re.compile(r"^stress-ng: .*\((?:stress-ng-)?([\w-]+)\) terminated on signal: (\d+)", re.M)
+CASE = re.compile(r"^\s*not ok \d+ *-? *(.*)$", re.M)
+# A thread that had no time, or to which the kernel refused everything: nothing was found wrong.
+STARVED = re.compile(r"stress .*: 0 done, \d+ refused, 0 wrong$|stress ledger: 0 pages deferred, 0 held at the end$")
+
+
+# ---- what runs
+
+def lengths(minutes, most=BOOT_MINUTES):
+    """Minutes of each boot: as few as possible, of the same length."""
+    boots = -(-minutes // most)
+    return [minutes // boots + (number < minutes % boots) for number in range(boots)]
+
+
+def rounds(seconds, length):
+    """Seconds of each round of a boot."""
+    count = max(1, round(seconds / length))
+    return [seconds // count + (number < seconds % count) for number in range(count)]
+
+
+def draw(seed, number, count, at_once):
+    """The stressors of each round of a boot: every one comes before any comes again."""
+    generator, deck, drawn = random.Random(f"{seed} {number}"), [], []
+    for _ in range(count):
+        hand = []
+        while len(hand) < min(at_once, len(STRESSORS)):
+            if not deck:
+                deck = sorted(STRESSORS)
+                generator.shuffle(deck)
+            # Left from the last shuffle, it may be in the hand already.
+            hand.append(deck.pop(next(i for i, name in enumerate(deck) if name not in hand)))
+        drawn.append(sorted(hand))
+    return drawn
+
+
+def job(arch, seconds, seed, number):
+    """The guest's shell script for a boot."""
+    pace = PACE[arch]
+    parts = rounds(seconds, pace["round"])
+    lines = [f"GRACE={pace['grace']} SLACK={pace['slack']}", JOB]
+    for part, (length, names) in enumerate(zip(parts, draw(seed, number, len(parts), pace["at_once"]))):
+        workers = " ".join(f"--{name} {WORKERS.get(name, 1)} {STRESSORS[name]}".strip() for name in names)
+        # Toggled all the time, deferrals never become old: every other round is without.
+        lines.append(f"round {length} '{'--toggle' if part % 2 else ''}' {workers}")
+    return "\n".join([*lines, END])
+
+
+# ---- what a boot says
+
+def cause(output):
+    """Failed cases of our programs: (those that are wrong, those that only had no time)."""
+    failed = [case.strip() for case in CASE.findall(output)]
+    return ([case for case in failed if not STARVED.match(case)], [case for case in failed if STARVED.match(case)])
+
+
+def poisoned(text):
+    """True if a stressor died of its own poison, and none of anything else that counts as a failure."""
+    died = {death for death in DIED.findall(text) if death[1] != str(int(signal.SIGKILL))}
+    return bool(POISONED.search(text)) and died == {("madvise", str(int(signal.SIGBUS)))}
+
+
+def summary(result, expected):
+    """A boot as a record; expected: how many rounds there should be."""
+    records = collections.defaultdict(list)
+    for record in result.records:
+        records[record.get("soak") or record.get("test")].append(record)
+    failures = [splat.splitlines()[0] if len(splat.splitlines()) == 1 else
+                next((line for line in splat.splitlines() if not re.match(r"-+\[ cut here|=+$", line)), "report")
+                for splat in result.splats]
+    failures += ["oracle: " + json.dumps(error) for error in result.oracle_errors]
+    failures += result.problems
+    failures += [body for kernel, body in console.lines(result.console) if kernel and OOM.match(body)]
+    failed = STRESS_FAIL.findall(result.console)
+    failures += failed
+    wrong, starved = cause("\n".join(result.ktap))
+    failures += wrong
+    notes = [f"no time: {case}" for case in starved] + STRESS_ERROR.findall(result.console)
+    for end in records["end"]:
+        what, status = end["what"], end["status"]
+        # Of kselftest 4 is "skipped", and 1 is explained by the cases.
+        if what == "stress-ng" and status in ACCEPTED:
+            notes.append(f"stress-ng: status {status}, a stressor had no resources or is not on this kernel")
+        elif what == "stress-ng" and status == 2 and not failed and poisoned(result.console):
+            notes.append("stress-ng: madvise was killed by the poison that it injected")
+        elif status and not (what != "stress-ng" and (status == 4 or status == 1 and wrong + starved)):
+            failures.append(f"{what}: status {status}")
+    failures += [f"stress-ng did not end {late['seconds']} s after its start and the grace" for late in records["late"]]
+    done = sum(end["what"] == "stress-ng" for end in records["end"])
+    if result.job_exit not in (0, 124):
+        failures.append(f"the job ended with status {result.job_exit}")
+    if done != expected:
+        failures.append(f"{done} of {expected} rounds")
+    vmstat = (records["vmstat"] or [{}])[-1]
+    if vmstat.get("migrc_held", 0):
+        failures.append(f"{vmstat['migrc_held']} pages in the ledger after vm.migrc_enable=0")
+    elif done == expected and not vmstat.get("migrc_deferred"):
+        failures.append("nothing was deferred")
+    bogo = collections.Counter()
+    for record in records["bogo"]:
+        bogo[record["stressor"]] += record["ops"]
+    return {"seconds": round(result.seconds), "rounds": done, "bogo_ops": dict(sorted(bogo.items())),
+            "vmstat": {key: value for key, value in vmstat.items() if key != "soak"},
+            "stats": {key: value for key, value in (records["stats"] or [{}])[-1].items() if key != "soak"},
+            "worst_held": max((record["worst"] for record in records["migrc_mover"]), default=0),
+            "moved_processes": sum(record["calls"] for record in records["migrc_mover"]),
+            "oracle_accesses": (result.oracle_summary or {}).get("accesses", 0),
+            "oracle_errors": len(result.oracle_errors), "reports": len(result.splats),
+            "failures": list(dict.fromkeys(failures)), "notes": list(dict.fromkeys(notes))}
+
+
+def merge(boots):
+    """All boots as one record: sums, but the largest of what was held."""
+    total = {}
+    for boot in boots:
+        for key, value in boot.items():
+            if isinstance(value, dict):
+                old = total.get(key, {})
+                total[key] = {name: old.get(name, 0) + value.get(name, 0) for name in sorted({*old, *value})}
+            elif key == "worst_held":
+                total[key] = max(total.get(key, 0), value)
+            else:
+                total[key] = total.get(key, type(value)()) + value
+    return total
+
+
+def explain(arch, total):
+    """Lines for people."""
+    vmstat, stats = total["vmstat"], total["stats"]
+    denied = {key.split()[1]: value for key, value in stats.items() if key.startswith("denied ") and value}
+    lines = [f"{arch}: {total['seconds']} s, {total['rounds']} rounds in {total['boots']} boots, seed {total['seed']}",
+             "stress-ng, bogo operations: " + ", ".join(f"{name} {ops}" for name, ops in total["bogo_ops"].items()),
+             "migrate_pages() of its processes: " + str(total["moved_processes"]),
+             f"migrc: {vmstat.get('migrc_deferred', 0)} pages deferred, {vmstat.get('migrc_flush', 0)} flushes, "
+             f"at most {total['worst_held']} held, {vmstat.get('migrc_held', 0)} at the end",
+             "denied: " + (", ".join(f"{name} {pages}" for name, pages in sorted(denied.items(), key=lambda d: -d[1]))
+                           or "none"),
+             f"oracle: {total['oracle_accesses']} accesses, {total['oracle_errors']} errors; "
+             f"{total['reports']} kernel reports"]
+    lines += ["note: " + note for note in dict.fromkeys(total["notes"])]
+    lines += ["FAIL: " + failure for failure in dict.fromkeys(total["failures"])]
+    return lines
+
+
+# ---- stress-ng
+
+def merge_usr(root):
+    """As the distribution's base-files has it: the loader's path must lead to the loader."""
+    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        if (root / name).is_dir() and not (root / name).is_symlink():
+            shutil.copytree(root / name, root / "usr" / name, symlinks=True, dirs_exist_ok=True)
+            shutil.rmtree(root / name)
+        if (root / "usr" / name).is_dir() and not (root / name).exists():
+            (root / name).symlink_to(f"usr/{name}")
+
+
+def stress_ng(arch):
+    """A tree with the distribution's stress-ng and what it depends on."""
+    place = common.CACHE / f"stress-ng-{arch}"
+    with common.lock(common.CACHE / "lock", "download"):
+        if place.exists():
+            return place
+        try:
+            with initramfs.unpacked(arch, "stress-ng", closure=True) as root:
+                if not (root / "usr/bin/stress-ng").exists():
+                    raise common.Fail("no usr/bin/stress-ng in the distribution's package stress-ng")
+                merge_usr(root)
+                for name in ("doc", "man", "locale"):
+                    shutil.rmtree(root / "usr/share" / name, ignore_errors=True)
+                root.rename(place)
+        except initramfs.GuestError as error:
+            raise common.Fail(f"cannot fetch stress-ng: {error}\n  does this machine's apt have it? apt-get update && "
+                              "apt-get install --simulate --no-install-recommends stress-ng") from error
+    return place
+
+
+# ---- the boots
+
+def boot(arch, kernel, seconds, seed, number, log):
+    """One boot as a record."""
+    pace = PACE[arch]
+    expected = len(rounds(seconds, pace["round"]))
+    # A file system of its own: a boot that was stopped may have left anything in it.
+    disk = guest.make_disk(OUT / f"{arch}.img", "1G", stress_ng(arch))
+    try:
+        for _ in range(3):
+            result = guest.boot(kernel, arch, job=job(arch, seconds, seed, number), disk=disk, log=log,
+                                append=f"kunit.enable=0 {measure.APPEND[arch]}",
+                                timeout=seconds + expected * (pace["grace"] + pace["slack"]) + 600, **GUEST)
+            # The emulator's bug, see measure.APPEND; the kernel never executes that breakpoint on hardware.
+            if not any("Oops: int3" in splat for splat in result.splats):
+                break
+            print("QEMU ran a stale translation of patched code (int3), once more", flush=True)
+            disk = guest.make_disk(OUT / f"{arch}.img", "1G", stress_ng(arch))
+    finally:
+        disk.unlink(missing_ok=True)
+    if result.boot_seconds is None or result.job_exit in (125, 126, 127):
+        raise common.Fail(f"the stress did not start\n{result.report()}\n  console: {log}")
+    if result.exit_status:
+        print(result.report(), flush=True)
+    return summary(result, expected)
+
+
+def store(path, value):
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--arch", default=os.environ.get("ARCH") or "arm64", choices=initramfs.ARCHES)
+    parser.add_argument("--minutes", type=int, default=os.environ.get("MINUTES") or BOOT_MINUTES)
+    parser.add_argument("--kver", default=os.environ.get("KVER") or "7.3")
+    parser.add_argument("--kernel", help="kernel image (default: build/KVER/ARCH-debug)")
+    parser.add_argument("--seed", type=int, help="which stressors run together (default: the time)")
+    return parser.parse_args()
+
+
+def image(options):
+    path = Path(options.kernel or guest.kernel_path(options.arch, "debug", options.kver))
+    if not path.exists() and (options.kernel or subprocess.run(
+            ["make", "-C", ROOT, "--no-print-directory", "kernel", f"ARCH={options.arch}", "VARIANT=debug",
+             f"KVER={options.kver}"], check=False).returncode):
+        raise common.Fail(f"no {path}")
+    return path
+
+
+def main():
+    options = parse()
+    if options.minutes < 1:
+        raise common.Fail("MINUTES is at least 1")
+    kernel = image(options)
+    if subprocess.run(["make", "-C", ROOT, "--no-print-directory", "meter"], check=False,
+                      stdout=subprocess.DEVNULL).returncode:
+        raise common.Fail("no QEMU plugin: make meter says why")
+    OUT.mkdir(parents=True, exist_ok=True)
+    stress_ng(options.arch)
+    stat = kernel.stat()
+    asked = {"minutes": options.minutes, "kernel": [str(kernel), stat.st_size, stat.st_mtime_ns]}
+    place = OUT / f"{options.arch}-state.json"
+    state = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
+    if state.get("asked") != asked or options.seed not in (None, state["seed"]):
+        state = {"asked": asked, "seed": int(time.time()) if options.seed is None else options.seed, "done": []}
+    plan = lengths(options.minutes)
+    for number in range(len(state["done"]), len(plan)):
+        print(f"{options.arch}: boot {number + 1} of {len(plan)}, {plan[number]} minutes", flush=True)
+        store(place, state)
+        state["done"].append(boot(options.arch, kernel, plan[number] * 60, state["seed"], number,
+                                  OUT / f"{options.arch}-{number}.log"))
+        store(place, state)
+    total = {"arch": options.arch, "minutes": options.minutes, "seed": state["seed"], "boots": len(plan),
+             **merge(state["done"])}
+    store(OUT / f"{options.arch}.json", total)
+    place.unlink(missing_ok=True)
+    print(json.dumps(total))
+    print("\n".join(explain(options.arch, total)))
+    print(f"soak {'FAILED' if total['failures'] else 'passed'}; "
+          f"{os.path.relpath(OUT / (options.arch + '.json'))}, consoles beside it")
+    return 1 if total["failures"] else 0
+
+
+def guarded():
+    try:
+        return main()
+    except guest.GuestError as error:
+        raise common.Fail(str(error)) from error
+
+
+if __name__ == "__main__":
+    common.main(guarded)
