@@ -20,7 +20,8 @@ enum migrc_fact {
 	MIGRC_REASON,		/* who migrates needs the source at once */
 	MIGRC_MEMORY,		/* the task reclaims, or the zone is short of memory */
 	MIGRC_LIMIT,		/* larger than all that may be deferred */
-	MIGRC_NOT_ANONYMOUS,	/* the content can change without a PTE */
+	MIGRC_MAPPINGS,		/* in more page tables than a drain should flush */
+	MIGRC_NOT_FROZEN,	/* the content can change without a PTE */
 	MIGRC_KIND,		/* hugetlb, device memory, mapped by a PMD, ... */
 	MIGRC_POISONED,		/* a page of it is */
 	MIGRC_ISOLATED,		/* page blocks of its zone are being emptied */
@@ -43,6 +44,7 @@ enum migrc_drain_reason {
 	MIGRC_DRAIN_ISOLATE,	/* page blocks are to be emptied */
 	MIGRC_DRAIN_POISON,	/* memory failure looks at a page */
 	MIGRC_DRAIN_MIXED,	/* a folio of which only some mappings were deferred */
+	MIGRC_DRAIN_WRITE,	/* a file may be written to from now on */
 	MIGRC_DRAIN_OFF,	/* vm.migrc_enable=0, and what came too late for it */
 	NR_MIGRC_DRAIN_REASONS,
 };
@@ -60,7 +62,10 @@ enum migrc_hook {
 	MIGRC_HOOK_WRITABLE = NR_MIGRC_FLUSH_HOOKS,	/* E1 */
 	MIGRC_HOOK_PENDING,	/* E2 */
 	MIGRC_HOOK_FORK,	/* S10: a fork takes write permission away */
-	MIGRC_HOOK_FILE,	/* anonymous private memory only */
+	MIGRC_HOOK_FILE,	/* private memory, and files that nobody can write to */
+	MIGRC_HOOK_RECHECK,	/* the same once the walk is over */
+	MIGRC_HOOK_WRITE,	/* who gets write access to a file drains */
+	MIGRC_HOOK_CHANGE,	/* who changes a file without it does, too */
 	MIGRC_HOOK_NOTIFIER,	/* no memory that devices or guests walk to */
 	MIGRC_HOOK_MIXED,	/* S5: all mappings of a folio, or none */
 	MIGRC_HOOK_RECORD,	/* S5: the ledger gets the source */
@@ -95,6 +100,16 @@ static inline void migrc_debug_flushed(struct mm_struct *mm, unsigned long addr,
 }
 #endif /* !CONFIG_MIGRC_DEBUG */
 
+struct address_space;
+
+#ifdef CONFIG_MIGRC_FILE
+void migrc_content_changes(struct address_space *mapping);
+#else
+static inline void migrc_content_changes(struct address_space *mapping)
+{
+}
+#endif /* CONFIG_MIGRC_FILE */
+
 #ifdef CONFIG_MIGRC
 
 #include <linux/atomic.h>
@@ -127,6 +142,7 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason);
 bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 		      unsigned int nr, pte_t pte);
 bool migrc_walk_end_slow(struct folio *src);
+bool migrc_still_frozen(struct folio *src);
 void migrc_add_source(struct folio *src);
 bool migrc_fork_begin(struct mm_struct *mm);
 void migrc_fork_end(struct mm_struct *mm, bool begun);
@@ -246,7 +262,8 @@ static inline bool migrc_walk_end(enum ttu_flags flags, struct folio *src)
 
 	if (!(flags & TTU_DEFER_RO))
 		return false;
-	if (likely(walk->deferred && !walk->denied)) {
+	if (likely(walk->deferred && !walk->denied) &&
+	    (folio_test_anon(src) || migrc_still_frozen(src))) {
 		migrc_debug_walked(src);
 		return true;
 	}

@@ -28,28 +28,30 @@ facts! {
     Memory = 1,
     /// Larger than all that may be deferred.
     Limit = 2,
-    /// Not anonymous: its content may change without a page table entry.
-    NotAnonymous = 3,
+    /// Mapped by more page tables than a drain should have to flush.
+    Mappings = 3,
+    /// A file's that somebody can write to: its content may change without a page table entry.
+    NotFrozen = 4,
     /// Hugetlb, device memory, mapped by a PMD, or no ordinary folio.
-    Kind = 4,
+    Kind = 5,
     /// A page of it is poisoned.
-    Poisoned = 5,
+    Poisoned = 6,
     /// Page blocks of its zone are being emptied.
-    Isolated = 6,
+    Isolated = 7,
     /// A TLB may hold a writable translation, or may come to.
-    Writable = 7,
+    Writable = 8,
     /// Permissions are being taken away in this address space: TLBs may still have them.
-    FlushPending = 8,
+    FlushPending = 9,
     /// A shared mapping: it becomes writable again without a fault.
-    Shared = 9,
+    Shared = 10,
     /// A device or a guest walks the same page table.
-    Notifier = 10,
+    Notifier = 11,
     /// A TLB may hold the page as a part of a larger block.
-    Block = 11,
+    Block = 12,
     /// Only this CPU had to be flushed: there was nothing to save.
-    Local = 12,
+    Local = 13,
     /// Some mappings of the folio could be deferred, but not all.
-    Mixed = 13,
+    Mixed = 14,
 }
 
 /// Whether a flush may be deferred of which these bits are true.

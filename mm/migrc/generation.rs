@@ -44,12 +44,18 @@ impl Generation {
         self.deferred() != self.flushed()
     }
 
-    /// The word after a flush that began when the word was `self`.
+    /// What replaces the word `now` after a flush that began when the word was `self`; none if
+    /// another flush has covered as much.
     ///
-    /// It may only replace `self`: if the word has changed, something was deferred in the meantime
-    /// that the flush need not have covered, and it is left as it is.
+    /// What was deferred in the meantime stays pending: the flush need not have covered it.
     #[inline]
-    pub const fn covered(self) -> Self {
-        Self((self.0 & !(u32::MAX as u64)) | self.deferred() as u64)
+    pub const fn cover(self, now: Self) -> Option<Self> {
+        // One is ahead of the other by less than half a turn.
+        let more = self.deferred().wrapping_sub(now.flushed()) as i32;
+
+        if more <= 0 {
+            return None;
+        }
+        Some(Self((now.0 & !(u32::MAX as u64)) | self.deferred() as u64))
     }
 }

@@ -95,6 +95,7 @@ type DrainReason = bindings::migrc_drain_reason;
 const OFF: DrainReason = bindings::migrc_drain_reason_MIGRC_DRAIN_OFF;
 const LIMIT: DrainReason = bindings::migrc_drain_reason_MIGRC_DRAIN_LIMIT;
 const MIXED: DrainReason = bindings::migrc_drain_reason_MIGRC_DRAIN_MIXED;
+const WRITE: DrainReason = bindings::migrc_drain_reason_MIGRC_DRAIN_WRITE;
 
 /// The address spaces that cannot exit because [`DRAIN`] is held.
 struct Drained(Iter);
@@ -130,7 +131,8 @@ fn drain(reason: DrainReason) {
     }
     match unflushed.some() {
         Some(unflushed) => release(unflushed, reason, begin, true),
-        None if reason == MIXED => {
+        // The source is in no ledger yet.
+        None if reason == MIXED || reason == WRITE => {
             // SAFETY: What is removed from the list is removed under `DRAIN`.
             let mms = Drained(unsafe { MMS.lock().iter() }).flush_all();
             // SAFETY: Adds to counters, and reads a clock.

@@ -5,13 +5,16 @@
  * What follows from the facts is decided in migrc_main.rs.
  */
 #include <linux/debugfs.h>
+#include <linux/export.h>
 #include <linux/folio_batch.h>
+#include <linux/fs.h>
 #include <linux/init.h>
 #include <linux/migrc.h>
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
 #include <linux/mmu_notifier.h>
 #include <linux/mutex.h>
+#include <linux/pagemap.h>
 #include <linux/percpu.h>
 #include <linux/seq_file.h>
 #include <linux/sizes.h>
@@ -31,6 +34,8 @@ DEFINE_STATIC_KEY_FALSE(migrc_key);
 DEFINE_STATIC_KEY_FALSE(migrc_used_key);
 
 #define AGE_BUCKETS	16
+/* Of a page: what a drain has to look at is bounded by this, not by who maps a library. */
+#define MAX_MAPPINGS	1024
 
 static DEFINE_PER_CPU(unsigned long[NR_MIGRC_FACTS], migrc_denied);
 static atomic_long_t migrc_hook_flushes[NR_MIGRC_FLUSH_HOOKS];
@@ -82,6 +87,113 @@ static bool zone_isolates(struct zone *zone)
 #endif
 }
 
+#ifdef CONFIG_MIGRC_FILE
+static bool nobody_writes(const struct address_space *mapping)
+{
+	return atomic_read(&mapping->host->i_writecount) <= 0 &&
+	       !mapping_writably_mapped(mapping);
+}
+
+/*
+ * A file's content stays what it is as long as nobody has write access to it. Whoever
+ * gets that increments i_writecount, and then looks at the flag, migrc_write_access();
+ * here it is the other way round, so that one of the two sees the other.
+ *
+ * The folio is locked: ext4 changes a mapping's flags, not atomically, when it has none.
+ */
+static bool freeze(struct folio *src)
+{
+	struct address_space *mapping = src->mapping;
+	struct inode *inode;
+
+	if (!mapping || folio_test_dirty(src) || folio_test_writeback(src) ||
+	    !folio_test_uptodate(src))
+		return false;
+	inode = mapping->host;
+	if (!inode || !S_ISREG(inode->i_mode) || IS_SWAPFILE(inode) || IS_DAX(inode) ||
+	    IS_NOQUOTA(inode) || !(inode->i_sb->s_type->fs_flags & FS_FROZEN_PAGES))
+		return false;
+
+	if (!test_bit(AS_MIGRC, &mapping->flags))
+		set_bit(AS_MIGRC, &mapping->flags);
+	/* Pairs with the full barrier of atomic_inc_unless_negative() */
+	smp_mb();
+	return nobody_writes(mapping);
+}
+
+/*
+ * The entries are gone and the deferrals counted. Whoever gets write access from now on
+ * sees the flag, and flushes them; if somebody has got it since freeze(), and may have
+ * drained too early, it is flushed here.
+ */
+bool migrc_still_frozen(struct folio *src)
+{
+	struct address_space *mapping = src->mapping;
+
+	if (migrc_skip(MIGRC_HOOK_FILE) || migrc_skip(MIGRC_HOOK_RECHECK))
+		return true;
+	/* Pairs with the full barrier of atomic_inc_unless_negative() */
+	smp_mb();
+	if (nobody_writes(mapping)) {
+		/* Pairs with migrc_write_access(): who is gone has cleared the flag */
+		smp_rmb();
+		if (test_bit(AS_MIGRC, &mapping->flags))
+			return true;
+	}
+	current->tlb_ubc.migrc.denied |= BIT(MIGRC_NOT_FROZEN);
+	return false;
+}
+
+/**
+ * migrc_write_access - flush what was deferred of a file that can be written to from now on
+ * @inode: the file; its i_writecount has just been incremented
+ *
+ * Context: may sleep, under any lock that sleeps.
+ */
+void migrc_write_access(struct inode *inode)
+{
+	struct address_space *mapping = inode->i_mapping;
+
+	if (likely(!test_bit_acquire(AS_MIGRC, &mapping->flags)) ||
+	    migrc_skip(MIGRC_HOOK_WRITE))
+		return;
+	migrc_drain(MIGRC_DRAIN_WRITE);
+	/*
+	 * Nothing is deferred while i_writecount is positive, so that the next one need
+	 * not drain: it finds the flag cleared once this drain is over.
+	 */
+	clear_bit_unlock(AS_MIGRC, &mapping->flags);
+	/* Before i_writecount is decremented, see migrc_still_frozen() */
+	smp_mb__after_atomic();
+}
+EXPORT_SYMBOL_GPL(migrc_write_access);
+
+/**
+ * migrc_content_changes - flush what was deferred of a file, without write access to it
+ * @mapping: the file's; a folio of it is locked and about to change
+ *
+ * The lock keeps this folio from being migrated. Others may be, so the flag stays.
+ *
+ * Context: may sleep.
+ */
+void migrc_content_changes(struct address_space *mapping)
+{
+	if (unlikely(test_bit(AS_MIGRC, &mapping->flags)) && !migrc_skip(MIGRC_HOOK_CHANGE))
+		migrc_drain(MIGRC_DRAIN_WRITE);
+}
+EXPORT_SYMBOL_GPL(migrc_content_changes);
+#else
+static bool freeze(struct folio *src)
+{
+	return false;
+}
+
+bool migrc_still_frozen(struct folio *src)
+{
+	return true;
+}
+#endif /* CONFIG_MIGRC_FILE */
+
 bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 {
 	unsigned long pages = folio_nr_pages(src);
@@ -96,8 +208,10 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 		facts |= BIT(MIGRC_MEMORY);
 	if (folio_test_large(src) && pages > migrc_limit(folio_nid(src)))
 		facts |= BIT(MIGRC_LIMIT);
-	if (!folio_test_anon(src) && !migrc_skip(MIGRC_HOOK_FILE))
-		facts |= BIT(MIGRC_NOT_ANONYMOUS);
+	if (folio_mapcount(src) > MAX_MAPPINGS * (long)pages)
+		facts |= BIT(MIGRC_MAPPINGS);
+	if (!folio_test_anon(src) && !migrc_skip(MIGRC_HOOK_FILE) && !freeze(src))
+		facts |= BIT(MIGRC_NOT_FROZEN);
 	if (folio_test_hugetlb(src) || folio_is_zone_device(src) ||
 	    (folio_test_large(src) && folio_entire_mapcount(src)))
 		facts |= BIT(MIGRC_KIND);
@@ -162,7 +276,8 @@ bool migrc_walk_end_slow(struct folio *src)
 	}
 	if (migrc_skip(MIGRC_HOOK_MIXED))
 		return true;
-	migrc_count_denied(BIT(MIGRC_MIXED), folio_nr_pages(src));
+	migrc_count_denied(walk->denied & BIT(MIGRC_NOT_FROZEN) ?: BIT(MIGRC_MIXED),
+			   folio_nr_pages(src));
 	migrc_drain(MIGRC_DRAIN_MIXED);
 	return false;
 }
@@ -429,7 +544,8 @@ static const char * const migrc_fact_names[] = {
 	[MIGRC_REASON]			= "reason",
 	[MIGRC_MEMORY]			= "memory",
 	[MIGRC_LIMIT]			= "limit",
-	[MIGRC_NOT_ANONYMOUS]		= "not_anonymous",
+	[MIGRC_MAPPINGS]		= "mappings",
+	[MIGRC_NOT_FROZEN]		= "not_frozen",
 	[MIGRC_KIND]			= "kind",
 	[MIGRC_POISONED]		= "poisoned",
 	[MIGRC_ISOLATED]		= "isolated",
@@ -450,6 +566,7 @@ static const char * const migrc_drain_names[] = {
 	[MIGRC_DRAIN_ISOLATE]		= "isolate",
 	[MIGRC_DRAIN_POISON]		= "poison",
 	[MIGRC_DRAIN_MIXED]		= "mixed",
+	[MIGRC_DRAIN_WRITE]		= "write",
 	[MIGRC_DRAIN_OFF]		= "off",
 };
 
@@ -465,6 +582,9 @@ static const char * const migrc_hook_names[NR_MIGRC_HOOKS] = {
 	[MIGRC_HOOK_PENDING]	= "pending",
 	[MIGRC_HOOK_FORK]	= "fork",
 	[MIGRC_HOOK_FILE]	= "file",
+	[MIGRC_HOOK_RECHECK]	= "recheck",
+	[MIGRC_HOOK_WRITE]	= "write",
+	[MIGRC_HOOK_CHANGE]	= "change",
 	[MIGRC_HOOK_NOTIFIER]	= "notifier",
 	[MIGRC_HOOK_MIXED]	= "mixed",
 	[MIGRC_HOOK_RECORD]	= "record",

@@ -8,7 +8,8 @@ use kernel::{
     sync::atomic::{
         ordering::{
             Acquire,
-            Full, //
+            Full,
+            Relaxed, //
         },
         Atomic, //
     }, //
@@ -161,13 +162,17 @@ impl RegisteredMm {
 
     /// All that was deferred when the word was `seen` has been flushed.
     pub(crate) fn cover(self, seen: Generation) {
-        // Who finds it covered may rely on the flush that came before this, hence `Full`. If it has
-        // changed, somebody deferred more, which stays pending: not an error.
-        let _ = self.generation().cmpxchg(
-            seen.into_raw() as i64,
-            seen.covered().into_raw() as i64,
-            Full,
-        );
+        let word = self.generation();
+        let mut now = word.load(Relaxed);
+
+        while let Some(covered) = seen.cover(Generation::from_raw(now as u64)) {
+            // Who finds it covered may rely on the flush that came before this, hence `Full`.
+            match word.cmpxchg(now, covered.into_raw() as i64, Full) {
+                Ok(_) => break,
+                // Somebody deferred more, or has flushed.
+                Err(changed) => now = changed,
+            }
+        }
     }
 }
 

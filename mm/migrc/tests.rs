@@ -113,8 +113,10 @@ mod suite {
 
         let wrapped = Generation::from_raw(last.into_raw().wrapping_add(Generation::DEFERRAL));
         assert!(wrapped.is_pending());
-        assert_eq!(wrapped.covered().into_raw(), 0);
-        assert!(!wrapped.covered().is_pending());
+        let covered = wrapped.cover(wrapped);
+        assert_eq!(covered.map(Generation::into_raw), Some(0));
+        // What a flush has covered that began later is not taken back.
+        assert_eq!(last.cover(Generation::default()), None);
         assert_eq!(Generation::DEFERRAL, 1 << 32);
     }
 
@@ -136,7 +138,10 @@ mod suite {
         deferral();
         registered.cover(seen);
         assert!(registered.see().is_pending());
+        assert_eq!(registered.seen().into_raw(), (2 << 32) | 1);
         registered.cover(registered.seen());
+        assert!(!registered.see().is_pending());
+        registered.cover(seen);
         assert!(!registered.see().is_pending());
     }
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Run every test, print a summary of each suite and at the end `N passed, N failed`.
 
-usage: test.py [SUITE...]     (make test SUITE="style kunit"; default: all)
+usage: test.py [SUITE...]     (make test SUITE="style kunit"; default: all but pages)
 """
 
 import contextlib
@@ -186,6 +186,7 @@ def tools(suite):
     suite.ktap("meter", sys.executable, "tools/meter/selftest.py")
     suite.command("bench arithmetic", sys.executable, "tools/bench/test_bench.py")
     suite.command("selftests comparison", sys.executable, "tools/selftests/test_selftests.py")
+    suite.command("soak's arithmetic", sys.executable, "tools/soak/test_soak.py")
     suite.command("guest runner", sys.executable, "-m", "unittest", "-q", "tools/guest/test_guest.py")
     suite.ktap("build tool errors", sys.executable, "tools/kernel/test_kernel.py")
 
@@ -277,12 +278,16 @@ run tlb_batch_secondary --rounds 4 --expect-none
 
 # Of migrc_stale: what breaks without a hook.
 MIGRC_BROKEN = (("reuse-exclusive", "reuse"), ("mprotect", "range"), ("uffd-wp", "range"), ("zap", "range"),
-                ("dontneed", "range"), ("mremap", "range"), ("force", "force"), ("poke", "force"), ("file", "file"),
-                ("shared", "file"), ("twice", "record"), ("record", "record"), ("drain", "flush"), ("mixed", "mixed"),
-                ("notifier", "notifier"))
+                ("dontneed", "range"), ("mremap", "range"), ("swapin", "swapin"), ("force", "force"),
+                ("poke", "force"), ("file", "file"), ("shared", "file"), ("twice", "record"), ("record", "record"),
+                ("drain", "flush"), ("mixed", "mixed"), ("notifier", "notifier"))
 # There a child exits, and its flush is of all ASIDs where QEMU emulates arm64.
 MIGRC_BROKEN_ARCH = {"arm64": (("tags", "force"),), "x86_64": (("reuse", "reuse"), ("common", "reuse"))}
 MIGRC_ROUNDS = {"arm64": 8, "x86_64": 4}
+# Of migrc_file.
+MIGRC_FILE_BROKEN = (("write", "write"), ("truncate", "write,change"), ("punch", "write,change"), ("store", "write"),
+                     ("loop", "write"), ("upper", "write"), ("lower", "write"), ("unlinked", "write"),
+                     ("open", "file"), ("tmpfs", "file"))
 # What a debug kernel itself reports, too: case, hooks, rounds. Where one thread emulates all CPUs, none is writing in
 # the moment that "pending" and "fork" are about.
 MIGRC_REPORTED = {"arm64": (("writable", "writable", 8), ("pending", "pending,range", 24), ("fork", "fork", 12)),
@@ -301,7 +306,7 @@ def programs(suite):
                 start(boot, suite, name, arch, "debug", job, timeout=900, **options)
 
             for switch, rest in ((1, OURS), (0, "")):
-                run(f"programs tlb_batch={switch}", PROGRAMS.format(switch=switch, rounds=200) + rest, disk="256M",
+                run(f"programs tlb_batch={switch}", PROGRAMS.format(switch=switch, rounds=50) + rest, disk="256M",
                     oracle=True)
             run("litmus 1000 rounds", "tlb_batch_stale_litmus --rounds 1000 --expect-none")
             run("stress", "tlb_batch_stress --seconds 30 --toggle", swap="256M", oracle=True)
@@ -310,7 +315,8 @@ def programs(suite):
             run("refault of swap", "tlb_batch_refault --act swap --rounds 20 --expect-none", swap="disk:256M",
                 oracle=True)
             # x86_64 is emulated by one thread, in which a reader that spins costs the others their time.
-            run("migrc", f"migrc_stale --rounds {MIGRC_ROUNDS[arch]}", swap="256M", mte=True, oracle=arch == "arm64")
+            run("migrc", f"migrc_stale --rounds {MIGRC_ROUNDS[arch]}", swap="disk:256M", mte=True, oracle=arch == "arm64")
+            run("migrc files", f"migrc_file --rounds {MIGRC_ROUNDS[arch]}", disk="256M", oracle=arch == "arm64")
             run("migrc bounds", "set -e\n" +
                 "\n".join(f"migrc_bounds --case {case} || [ $? -eq 4 ]" for case in MIGRC_BOUNDS[arch]))
             run("migrc pressure", "migrc_bounds --case pressure", mem="768M")
@@ -379,8 +385,13 @@ def sabotage_migrc(suite, arch, start):
           "\n".join(["set -e", *(broken.format(*b) for b in MIGRC_BROKEN + MIGRC_BROKEN_ARCH[arch]),
                      "migrc_bounds --case poison --skip poison --expect-stale 1",
                      *(["migrc_bounds --case off --skip off --expect-stale 1"] if arch == "arm64" else [])]),
-          mte=True, timeout=900)
-    if arch == "arm64":
+          swap="disk:256M", mte=True, timeout=900)
+    broken = f"migrc_file --rounds {MIGRC_ROUNDS[arch]} --expect-stale 1 --case {{}} --skip {{}}"
+    start(boot, suite, "migrc files without their rules", arch, "debug",
+          "\n".join(["set -e", *(broken.format(*b) for b in MIGRC_FILE_BROKEN)]), disk="256M", timeout=900)
+    if arch == "arm64":  # One thread does not open a file while it walks the page tables.
+        start(boot, suite, "migrc files without recheck", arch, "debug",
+              "migrc_file --rounds 50 --expect-stale 1 --case race --skip recheck", disk="256M", timeout=900)
         start(boot, suite, "migrc without pressure", arch, "debug",
               "migrc_bounds --case pressure --rounds 1 --skip pressure,kswapd --expect-stale 1", mem="768M", timeout=900)
     # Here the debug kernel finds the same.
@@ -428,9 +439,9 @@ def counts(suite):
                             f"{regions[work]['meter']['tlbi']}, at most {most:.0f}")
 
 
-def pages(suite, variants=("64k",)):
+def pages(suite):
     """arm64 with other pages than 4 KiB: the same programs, one PMD-sized folio."""
-    for variant in variants:
+    for variant in ("16k", "64k"):
         if kernel(suite, "arm64", variant):
             boot(suite, f"pages of {variant}", "arm64", variant,
                  "tlb_batch_thp_split --thps 1 && tlb_batch_move_bench --pages 512 && "
@@ -438,13 +449,9 @@ def pages(suite, variants=("64k",)):
                  meter=True, mem="6G", timeout=600)
 
 
-def pages16(suite):
-    """Not by default, for the time that its build takes: SUITE=pages16."""
-    pages(suite, ("16k",))
-
-
-SUITES = {f.__name__: f for f in (style, tools, verify, off, counts, pages, kunit, programs, sabotage)}
-ON_DEMAND = {f.__name__: f for f in (pages16,)}
+SUITES = {f.__name__: f for f in (style, tools, verify, off, counts, kunit, programs, sabotage)}
+# For the time that their builds take.
+ON_DEMAND = {f.__name__: f for f in (pages,)}
 
 
 def main():

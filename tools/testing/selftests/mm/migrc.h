@@ -295,9 +295,44 @@ static inline int migrc_gather(struct migrc_set *set)
 	return node;
 }
 
-/* A kselftest exit code, of a program that has a table of cases. */
+/* What threads tell each other. */
+#define LOAD(x)		__atomic_load_n(&(x), __ATOMIC_ACQUIRE)
+#define STORE(x, v)	__atomic_store_n(&(x), v, __ATOMIC_RELEASE)
+
+/* The case that is running. */
+static const char *migrc_case;
+
+/* By main. Nothing takes that long, unless something has gone wrong. */
+#define WAIT_FOR(condition) do {						\
+	__u64 __end = tlb_rs_now_ns() + 60000000000ULL;				\
+										\
+	while (!(condition)) {							\
+		if (tlb_rs_now_ns() > __end)					\
+			ksft_exit_fail_msg("%s: waited in vain for %s\n",	\
+					   migrc_case, #condition);		\
+	}									\
+} while (0)
+
+/* Page faults of a thread so far, or -1. */
+static inline long long migrc_faults(pid_t tid)
+{
+	unsigned long minflt = 0, cminflt, majflt = 0;
+	char path[64], buf[1024], *p;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
+	if (tlb_rs_read_file(path, buf, sizeof(buf)))
+		return -1;
+	p = strrchr(buf, ')');
+	if (!p || sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %lu %lu %lu", &minflt, &cminflt,
+			 &majflt) != 3)
+		return -1;
+	return minflt + majflt;
+}
+
+/* Of a program that has a table of cases. */
 struct migrc_options {
 	const char *only;	/* --case */
+	const char *dir;	/* --dir, of a program that uses files */
 	const char *skip;	/* --skip, or NULL */
 	long rounds;		/* --rounds, or 0: the case's own number */
 	long want;		/* --expect-stale: at least so many; or 0 */
@@ -306,7 +341,8 @@ struct migrc_options {
 static inline void migrc_help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
-	       "  [--case NAME] [--rounds N] [--skip HOOKS] [--expect-none | --expect-stale MIN]\n",
+	       "  [--case NAME] [--rounds N] [--skip HOOKS] [--expect-none | --expect-stale MIN]\n"
+	       "  [--dir DIRECTORY]\n",
 	       prog);
 }
 
@@ -315,6 +351,7 @@ static inline bool migrc_options(int argc, char **argv, struct migrc_options *o,
 {
 	static const struct option options[] = {
 		{ "case", required_argument, NULL, 'c' },
+		{ "dir", required_argument, NULL, 'd' },
 		{ "rounds", required_argument, NULL, 'n' },
 		{ "skip", required_argument, NULL, 's' },
 		{ "expect-stale", required_argument, NULL, 'e' },
@@ -324,10 +361,13 @@ static inline bool migrc_options(int argc, char **argv, struct migrc_options *o,
 	};
 	int opt;
 
-	while ((opt = getopt_long(argc, argv, "c:n:s:e:0h", options, NULL)) != -1) {
+	while ((opt = getopt_long(argc, argv, "c:d:n:s:e:0h", options, NULL)) != -1) {
 		switch (opt) {
 		case 'c':
 			o->only = optarg;
+			break;
+		case 'd':
+			o->dir = optarg;
 			break;
 		case 'n':
 			o->rounds = tlb_rs_number(optarg, 1, 1000000);
@@ -348,6 +388,39 @@ static inline bool migrc_options(int argc, char **argv, struct migrc_options *o,
 		}
 	}
 	return true;
+}
+
+/*
+ * A kselftest exit code. Rounds that were not armed could not show anything: too many of
+ * them prove nothing. @optional: the kernel need not defer this.
+ */
+static inline int migrc_judge(const struct migrc_options *o, long rounds, long armed, __u64 stale,
+			      bool optional)
+{
+	if (!o->want && armed < (rounds + 3) / 4) {
+		ksft_print_msg("%s: %ld of %ld rounds armed only\n", migrc_case, armed, rounds);
+		return optional && !armed && !stale ? KSFT_SKIP : KSFT_FAIL;
+	}
+	if (o->want ? stale >= (__u64)o->want : !stale)
+		return KSFT_PASS;
+	ksft_print_msg("%s: %llu of %ld rounds stale, expected: %s%ld\n", migrc_case, stale, rounds,
+		       o->want ? "at least " : "", o->want);
+	return KSFT_FAIL;
+}
+
+/* One JSON object: what a case did, and what the kernel counted since @before. */
+static inline void migrc_record(const char *program, const struct migrc_options *o, long rounds,
+				long armed, __u64 stale, const struct migrc_counters *before)
+{
+	struct migrc_counters d;
+
+	migrc_diff(before, &d);
+	printf("{\"test\":\"%s\",\"case\":\"%s\",\"skip\":\"%s\",\"rounds\":%ld,", program,
+	       migrc_case, o->skip ?: "none", rounds);
+	printf("\"armed\":%ld,\"stale\":%llu", armed, stale);
+	migrc_json(&d);
+	printf("}\n");
+	fflush(stdout);
 }
 
 #endif /* _MIGRC_TEST_H */

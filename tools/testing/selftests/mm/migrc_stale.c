@@ -174,20 +174,6 @@ static char *others;
 static __u64 duration_ns;
 static __u64 pfn;
 
-#define LOAD(x)		__atomic_load_n(&(x), __ATOMIC_ACQUIRE)
-#define STORE(x, v)	__atomic_store_n(&(x), v, __ATOMIC_RELEASE)
-
-/* By main. Nothing takes that long, unless something has gone wrong. */
-#define WAIT_FOR(condition) do {						\
-	__u64 __end = tlb_rs_now_ns() + 60000000000ULL;				\
-										\
-	while (!(condition)) {							\
-		if (tlb_rs_now_ns() > __end)					\
-			ksft_exit_fail_msg("%s: waited in vain for %s\n",	\
-					   test->name, #condition);		\
-	}									\
-} while (0)
-
 static __u64 old_value(__u64 round)
 {
 	return 2 * round;
@@ -1044,22 +1030,6 @@ static void end_threads(void)
 	has_victim = false;
 }
 
-/* Page faults of R so far. */
-static long long faults(void)
-{
-	unsigned long minflt = 0, cminflt, majflt = 0;
-	char path[64], buf[1024], *p;
-
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", sh->tid);
-	if (tlb_rs_read_file(path, buf, sizeof(buf)))
-		return -1;
-	p = strrchr(buf, ')');
-	if (!p || sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %lu %lu %lu", &minflt, &cminflt,
-			 &majflt) != 3)
-		return -1;
-	return minflt + majflt;
-}
-
 /* True if the round was armed. */
 static bool litmus_round(const struct test *t, __u64 round, bool skipped)
 {
@@ -1074,13 +1044,13 @@ static bool litmus_round(const struct test *t, __u64 round, bool skipped)
 	WAIT_FOR(LOAD(sh->last) == (old_value(round) & (area_prot ? 15 : ~0ULL)));
 
 	pfn = tlb_rs_pfn(page_p);
-	before_faults = faults();
+	before_faults = migrc_faults(sh->tid);
 	migrc_read(&before);
 	if (!t->inflight) {
 		ok = migrc_move(&set, 0, !migrc_node_of(page_p), MPOL_MF_MOVE_ALL) &&
 		     tlb_rs_pfn(page_p) != pfn;
 		migrc_diff(&before, &d);
-		ok &= !d.val[MIGRC_FLUSH] && faults() == before_faults;
+		ok &= !d.val[MIGRC_FLUSH] && migrc_faults(sh->tid) == before_faults;
 	}
 	armed = t->act(round) && ok;
 	if (t->inflight)
@@ -1100,35 +1070,6 @@ static bool litmus_round(const struct test *t, __u64 round, bool skipped)
 	if (t->cleanup)
 		t->cleanup();
 	return armed;
-}
-
-static int judge(const struct test *t, const struct migrc_options *o, long rounds, long armed,
-		 __u64 stale)
-{
-	/* Rounds that could not show anything prove nothing. */
-	if (!o->want && armed < (rounds + 3) / 4) {
-		ksft_print_msg("%s: %ld of %ld rounds armed only\n", t->name, armed, rounds);
-		return t->optional && !armed && !stale ? KSFT_SKIP : KSFT_FAIL;
-	}
-	if (o->want ? stale >= (__u64)o->want : !stale)
-		return KSFT_PASS;
-	ksft_print_msg("%s: %llu of %ld rounds stale, expected: %s%ld\n", t->name, stale, rounds,
-		       o->want ? "at least " : "", o->want);
-	return KSFT_FAIL;
-}
-
-static void record(const struct test *t, const struct migrc_options *o, long rounds, long armed,
-		   __u64 stale, const struct migrc_counters *before)
-{
-	struct migrc_counters d;
-
-	migrc_diff(before, &d);
-	printf("{\"test\":\"migrc_stale\",\"case\":\"%s\",\"skip\":\"%s\",\"rounds\":%ld,", t->name,
-	       o->skip ?: "none", rounds);
-	printf("\"armed\":%ld,\"stale\":%llu", armed, stale);
-	migrc_json(&d);
-	printf("}\n");
-	fflush(stdout);
 }
 
 static int run_litmus(const struct test *t, const struct migrc_options *o)
@@ -1155,8 +1096,8 @@ static int run_litmus(const struct test *t, const struct migrc_options *o)
 		start_thread(reclaimer);
 	for (round = 1; round <= (__u64)rounds; round++)
 		armed += litmus_round(t, round, o->skip);
-	record(t, o, rounds, armed, sh->stale, &before);
-	ret = judge(t, o, rounds, armed, sh->stale);
+	migrc_record("migrc_stale", o, rounds, armed, sh->stale, &before);
+	ret = migrc_judge(o, rounds, armed, sh->stale, t->optional);
 out:
 	end_threads();
 	unmap_pages();
@@ -1240,7 +1181,7 @@ static int run_lost(const struct test *t, const struct migrc_options *o)
 		STORE(sh->pause, false);
 		STORE(sh->parked, false);
 	}
-	record(t, o, rounds, armed, stale, &before);
+	migrc_record("migrc_stale", o, rounds, armed, stale, &before);
 	ksft_print_msg("%s: denied as %s in %ld of %ld rounds, %llu increments\n", t->name, reason,
 		       denied, rounds, sh->count);
 	end_threads();
@@ -1248,7 +1189,7 @@ static int run_lost(const struct test *t, const struct migrc_options *o)
 	/* A kernel without debugfs does not say why it denied. */
 	if (!o->skip && !access(MIGRC_STATS, R_OK))
 		armed = denied < armed ? denied : armed;
-	return judge(t, o, rounds, armed, stale);
+	return migrc_judge(o, rounds, armed, stale, t->optional);
 }
 
 /* --- counters --------------------------------------------------------------------- */
@@ -1296,12 +1237,12 @@ static int run_mixed(const struct test *t, const struct migrc_options *o)
 		migrc_set_free(&folio);
 	}
 	mixed = migrc_stat("denied", "mixed") - mixed;
-	record(t, o, rounds, folios < moved ? folios : moved, stale, &all);
+	migrc_record("migrc_stale", o, rounds, folios < moved ? folios : moved, stale, &all);
 	if (!o->skip && !access(MIGRC_STATS, R_OK) && !mixed) {
 		ksft_print_msg("%s: no folio was denied for this\n", t->name);
 		return KSFT_FAIL;
 	}
-	return judge(t, o, rounds, folios < moved ? folios : moved, stale);
+	return migrc_judge(o, rounds, folios < moved ? folios : moved, stale, t->optional);
 }
 
 /* 16 pages: a pipe has no more room. */
@@ -1350,8 +1291,8 @@ static int run_undo(const struct test *t, const struct migrc_options *o)
 		munmap(base, len);
 		migrc_set_free(&pages);
 	}
-	record(t, o, rounds, armed, stale, &all);
-	return judge(t, o, rounds, armed, stale);
+	migrc_record("migrc_stale", o, rounds, armed, stale, &all);
+	return migrc_judge(o, rounds, armed, stale, t->optional);
 }
 
 static int run_split(const struct test *t, const struct migrc_options *o)
@@ -1403,8 +1344,8 @@ static int run_split(const struct test *t, const struct migrc_options *o)
 		tlb_rs_readers_end(&readers);
 		munmap(base, SZ_2M);
 	}
-	record(t, o, rounds, armed, stale, &all);
-	return judge(t, o, rounds, armed, stale);
+	migrc_record("migrc_stale", o, rounds, armed, stale, &all);
+	return migrc_judge(o, rounds, armed, stale, t->optional);
 }
 
 /* A model of a device in the kernel, see tlb_batch_secondary.c. */
@@ -1448,9 +1389,9 @@ static int run_notifier(const struct test *t, const struct migrc_options *o)
 	}
 	tlb_rs_readers_end(&readers);
 	close(fd);
-	record(t, o, rounds, armed, stale, &all);
+	migrc_record("migrc_stale", o, rounds, armed, stale, &all);
 	unmap_pages();
-	return judge(t, o, rounds, armed, stale);
+	return migrc_judge(o, rounds, armed, stale, t->optional);
 }
 
 static const struct test tests[] = {
@@ -1532,6 +1473,7 @@ int main(int argc, char **argv)
 		int ret;
 
 		test = &tests[i];
+		migrc_case = test->name;
 		if (o.only && strcmp(o.only, test->name))
 			continue;
 		if (o.skip && !migrc_skip_hooks(o.skip)) {
