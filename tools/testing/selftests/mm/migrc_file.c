@@ -346,7 +346,7 @@ static bool setup_overlay(bool upper)
 	}
 	snprintf(map_path, sizeof(map_path), "%.200s/merged/migrc_file", dir);
 	if (upper)
-		strcpy(path, map_path);
+		snprintf(path, sizeof(path), "%s", map_path);
 	return true;
 }
 
@@ -373,14 +373,14 @@ static bool setup_unlinked(void)
 	held_fd = must_open(path, O_RDONLY | O_CREAT);
 	unlink(path);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", held_fd);
-	strcpy(map_path, path);
+	snprintf(map_path, sizeof(map_path), "%s", path);
 	return true;
 }
 
 static bool setup_tmpfs(void)
 {
-	strcpy(path, "/dev/shm/migrc_file");
-	strcpy(map_path, path);
+	snprintf(path, sizeof(path), "/dev/shm/migrc_file");
+	snprintf(map_path, sizeof(map_path), "%s", path);
 	return true;
 }
 
@@ -579,7 +579,7 @@ static int run(const struct migrc_options *o)
 
 	memset(&sh, 0, sizeof(sh));
 	snprintf(path, sizeof(path), "%.200s/migrc_file", dir);
-	strcpy(map_path, path);
+	snprintf(map_path, sizeof(map_path), "%s", path);
 	close(must_open(path, O_RDWR | O_CREAT));
 	if (test->setup && !test->setup()) {
 		ksft_print_msg("%s: not available here\n", test->name);
