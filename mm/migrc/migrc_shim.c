@@ -210,8 +210,6 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 		facts |= BIT(MIGRC_LIMIT);
 	if (folio_mapcount(src) > MAX_MAPPINGS * (long)pages)
 		facts |= BIT(MIGRC_MAPPINGS);
-	if (!folio_test_anon(src) && !migrc_skip(MIGRC_HOOK_FILE) && !freeze(src))
-		facts |= BIT(MIGRC_NOT_FROZEN);
 	if (folio_test_hugetlb(src) || folio_is_zone_device(src) ||
 	    (folio_test_large(src) && folio_entire_mapcount(src)))
 		facts |= BIT(MIGRC_KIND);
@@ -219,6 +217,9 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 		facts |= BIT(MIGRC_POISONED);
 	if (zone_isolates(zone) && !migrc_skip(MIGRC_HOOK_ISOLATE))
 		facts |= BIT(MIGRC_ISOLATED);
+	/* The last, because a flag that is set costs the next writer a drain. */
+	if (!facts && !folio_test_anon(src) && !migrc_skip(MIGRC_HOOK_FILE) && !freeze(src))
+		facts |= BIT(MIGRC_NOT_FROZEN);
 
 	current->tlb_ubc.migrc = (struct migrc_walk){ };
 	if (likely(!facts))

@@ -391,6 +391,19 @@ static inline bool migrc_options(int argc, char **argv, struct migrc_options *o,
 }
 
 /*
+ * Whether there is another round after @done ones. More than the @rounds that were
+ * planned if too few were armed, or if less is stale than should be: a machine with
+ * other work to do misses many.
+ */
+static inline bool migrc_more(const struct migrc_options *o, long rounds, long done, long armed,
+			      __u64 stale)
+{
+	bool enough = o->want ? stale >= (__u64)o->want : armed >= (rounds + 3) / 4;
+
+	return done < (enough ? rounds : 4 * rounds);
+}
+
+/*
  * A kselftest exit code. Rounds that were not armed could not show anything: too many of
  * them prove nothing. @optional: the kernel need not defer this.
  */

@@ -343,7 +343,7 @@ static bool populate(size_t len)
 
 static void case_pressure(long rounds, struct result *r)
 {
-	long long avail, brim, step = 16 << 10;
+	long long avail, brim, margin, limit, step = 16 << 10;
 	struct migrc_set set;
 	long round;
 	char *base;
@@ -364,27 +364,30 @@ static void case_pressure(long rounds, struct result *r)
 		unmap(&set, base);
 		return;
 	}
+	margin = avail - brim + step;
 	/* An eighth of the memory, or 64 MiB. */
-	migrc_write(MIGRC_PAGES, (avail / 8 < 64 << 10 ? avail / 8 : 64 << 10) * 1024 / psize);
+	limit = (avail / 8 < 64 << 10 ? avail / 8 : 64 << 10) * 1024 / psize;
+	migrc_write(MIGRC_PAGES, limit);
 	for (round = 0; round < rounds; round++) {
 		struct migrc_counters before, d;
 		long long held, left;
 		bool ok;
 		int i;
 
-		for (i = 0; i < 8; i++)
+		for (i = 0; i < 16 && migrc_held(-1) + NR_PAGES <= limit; i++)
 			migrc_move(&set, 0, !(i & 1), MPOL_MF_MOVE);
 		held = migrc_held(-1);
-		ksft_print_msg("pressure: %lld kB available, %lld with an empty ledger\n",
-			       meminfo_kb("/proc/meminfo", "MemAvailable"), avail);
+		/* Other memory comes and goes, but what is said to be available has to be. */
+		avail = meminfo_kb("/proc/meminfo", "MemAvailable");
+		brim = avail - margin;
 		migrc_read(&before);
 		ok = populate(brim << 10);
 		left = migrc_held(-1);
 		migrc_diff(&before, &d);
-		r->armed += held * (long long)psize >= step << 10;
+		r->armed += held * (long long)psize >= (margin + step / 2) << 10;
 		r->stale += !ok;
-		ksft_print_msg("pressure: %lld kB, %lld held, then %lld, %lld drains, %s\n",
-			       brim, held, left, d.val[MIGRC_DRAIN_PRESSURE],
+		ksft_print_msg("pressure: %lld kB of %lld, %lld held, then %lld, %lld drains, %s\n",
+			       brim, avail, held, left, d.val[MIGRC_DRAIN_PRESSURE],
 			       ok ? "no OOM" : "OOM");
 	}
 	r->stale += !!tlb_rs_check(base, NR_PAGES * psize, SEED);

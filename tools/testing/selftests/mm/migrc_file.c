@@ -556,7 +556,7 @@ static bool litmus_round(__u64 round, bool skipped)
 	return ok;
 }
 
-static long run_litmus(long rounds, bool skipped)
+static long run_litmus(long rounds, const struct migrc_options *o)
 {
 	long round, armed = 0;
 	pthread_t r;
@@ -564,8 +564,8 @@ static long run_litmus(long rounds, bool skipped)
 	if (pthread_create(&r, NULL, reader, NULL))
 		ksft_exit_fail_msg("cannot start a thread\n");
 	WAIT_FOR(LOAD(sh.tid));
-	for (round = 1; round <= rounds; round++)
-		armed += litmus_round(round, skipped);
+	for (round = 1; migrc_more(o, rounds, round - 1, armed, sh.stale); round++)
+		armed += litmus_round(round, o->skip);
 	STORE(sh.stop, true);
 	pthread_join(r, NULL);
 	return armed;
@@ -600,7 +600,7 @@ static int run(const struct migrc_options *o)
 	migrc_set_init(&set, base, NR_PAGES);
 
 	migrc_read(&before);
-	armed = test->race ? run_race(rounds, o->want) : run_litmus(rounds, o->skip);
+	armed = test->race ? run_race(rounds, o->want) : run_litmus(rounds, o);
 	migrc_record("migrc_file", o, rounds, armed, sh.stale, &before);
 	ret = migrc_judge(o, rounds, armed, sh.stale, false);
 	munmap(base, len);

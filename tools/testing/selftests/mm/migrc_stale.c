@@ -1094,7 +1094,7 @@ static int run_litmus(const struct test *t, const struct migrc_options *o)
 		start_thread(storer);
 	if (t->reclaim)
 		start_thread(reclaimer);
-	for (round = 1; round <= (__u64)rounds; round++)
+	for (round = 1; migrc_more(o, rounds, round - 1, armed, sh->stale); round++)
 		armed += litmus_round(t, round, o->skip);
 	migrc_record("migrc_stale", o, rounds, armed, sh->stale, &before);
 	ret = migrc_judge(o, rounds, armed, sh->stale, t->optional);
