@@ -54,28 +54,31 @@ enum migrc_drain_reason {
  * skip_hook. The first ones flush one mm, and are counted.
  */
 enum migrc_hook {
-	MIGRC_HOOK_RANGE,	/* S6: entries of a range change or go away */
-	MIGRC_HOOK_REUSE,	/* S7: a write fault makes the page writable */
-	MIGRC_HOOK_SWAPIN,	/* S8: a page from swap is mapped writable */
-	MIGRC_HOOK_FORCE,	/* S9: somebody writes to read-only memory */
+	MIGRC_HOOK_RANGE,	/* entries of a range change or go away */
+	MIGRC_HOOK_REUSE,	/* a write fault makes the page writable */
+	MIGRC_HOOK_SWAPIN,	/* a page from swap is mapped writable */
+	MIGRC_HOOK_FORCE,	/* somebody writes to read-only memory */
 	NR_MIGRC_FLUSH_HOOKS,
 	MIGRC_HOOK_WRITABLE = NR_MIGRC_FLUSH_HOOKS,	/* E1 */
 	MIGRC_HOOK_PENDING,	/* E2 */
-	MIGRC_HOOK_FORK,	/* S10: a fork takes write permission away */
+	MIGRC_HOOK_FORK,	/* a fork takes write permission away */
 	MIGRC_HOOK_FILE,	/* private memory, and files that nobody can write to */
 	MIGRC_HOOK_RECHECK,	/* the same once the walk is over */
 	MIGRC_HOOK_WRITE,	/* who gets write access to a file drains */
 	MIGRC_HOOK_CHANGE,	/* who changes a file without it does, too */
 	MIGRC_HOOK_NOTIFIER,	/* no memory that devices or guests walk to */
-	MIGRC_HOOK_MIXED,	/* S5: all mappings of a folio, or none */
-	MIGRC_HOOK_RECORD,	/* S5: the ledger gets the source */
-	MIGRC_HOOK_EXIT,	/* S11: an mm that exits leaves the list */
+	MIGRC_HOOK_CLEAN,	/* what was written to keeps write permission */
+	MIGRC_HOOK_PAUSE,	/* nor is it taken away where that costs more than it saves */
+	MIGRC_HOOK_HINT,	/* a reader's NUMA hinting fault does not give it back */
+	MIGRC_HOOK_MIXED,	/* all mappings of a folio, or none */
+	MIGRC_HOOK_RECORD,	/* the ledger gets the source */
+	MIGRC_HOOK_EXIT,	/* an mm that exits leaves the list */
 	MIGRC_HOOK_FLUSH,	/* a drain flushes */
 	MIGRC_HOOK_OFF,		/* nothing is added once vm.migrc_enable is 0 */
-	MIGRC_HOOK_PRESSURE,	/* S13: an allocation drains */
-	MIGRC_HOOK_KSWAPD,	/* S14 */
-	MIGRC_HOOK_ISOLATE,	/* S13, S14: offline, contiguous allocations */
-	MIGRC_HOOK_POISON,	/* S14: memory failure */
+	MIGRC_HOOK_PRESSURE,	/* an allocation drains */
+	MIGRC_HOOK_KSWAPD,	/* kswapd drains */
+	MIGRC_HOOK_ISOLATE,	/* who empties page blocks drains */
+	MIGRC_HOOK_POISON,	/* memory failure drains */
 	NR_MIGRC_HOOKS,
 };
 
@@ -100,14 +103,10 @@ static inline void migrc_debug_flushed(struct mm_struct *mm, unsigned long addr,
 }
 #endif /* !CONFIG_MIGRC_DEBUG */
 
-struct address_space;
-
 #ifdef CONFIG_MIGRC_FILE
-void migrc_content_changes(struct address_space *mapping);
+void migrc_zero_range(struct folio *folio, size_t start, size_t length);
 #else
-static inline void migrc_content_changes(struct address_space *mapping)
-{
-}
+#define migrc_zero_range folio_zero_range
 #endif /* CONFIG_MIGRC_FILE */
 
 #ifdef CONFIG_MIGRC
@@ -123,6 +122,9 @@ DECLARE_STATIC_KEY_FALSE(migrc_key);
 /* Something may have been deferred since the boot: never becomes false again. */
 DECLARE_STATIC_KEY_FALSE(migrc_used_key);
 
+/* vm.migrc_readmostly */
+DECLARE_STATIC_KEY_FALSE(migrc_readmostly_key);
+
 /* What a deferral adds to migrc_mm.generation; Generation::DEFERRAL in Rust. */
 #define MIGRC_DEFERRAL	BIT_ULL(32)
 
@@ -136,6 +138,10 @@ void migrc_add(struct folio *folio, unsigned int node, unsigned long pages,
 	       unsigned long limit);
 void migrc_drain(enum migrc_drain_reason reason);
 void migrc_open(bool open);
+bool migrc_may_protect(struct migrc_mm *mm);
+bool migrc_keeps_protected(struct migrc_mm *mm);
+void migrc_count_hit(struct migrc_mm *mm);
+void migrc_count_miss(struct migrc_mm *mm);
 
 /* mm/migrc/migrc_shim.c */
 bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason);
@@ -152,6 +158,9 @@ void migrc_arch_issue(struct migrc_mm *mm);
 void migrc_arch_sync(unsigned long mms);
 void migrc_release(struct folio *first, bool held);
 void migrc_take_lost(struct folio *folio);
+bool migrc_is_for_readers(enum migrate_reason reason);
+pte_t migrc_protect_slow(struct folio *folio, struct vm_area_struct *vma, pte_t pte);
+bool migrc_stays_protected_slow(struct vm_area_struct *vma);
 unsigned long migrc_drained_pages(void);
 u64 migrc_now(void);
 void migrc_arm(void);
@@ -239,12 +248,14 @@ static inline bool migrc_defer(enum ttu_flags flags, struct vm_area_struct *vma,
 static inline void migrc_flushed(enum ttu_flags flags, struct vm_area_struct *vma,
 				 pte_t pte)
 {
+	struct migrc_walk *walk = &current->tlb_ubc.migrc;
+
 	if (!(flags & TTU_DEFER_RO))
 		return;
 	if (pte_write(pte) || (vma->vm_flags & VM_SHARED))
-		current->tlb_ubc.migrc.denied |= 1U << MIGRC_LOCAL;
+		walk->denied |= 1U << MIGRC_LOCAL;
 	else
-		current->tlb_ubc.migrc.local = true;
+		walk->flushed |= 1U << MIGRC_LOCAL;
 }
 
 /**
@@ -288,6 +299,9 @@ static inline bool migrc_flush_mm(struct mm_struct *mm, enum migrc_hook hook)
 	gen = atomic64_read(&mm->migrc.generation);
 	if (likely(upper_32_bits(gen) == lower_32_bits(gen)) || migrc_skip(hook))
 		return false;
+	/* Nobody runs in it any more, and exit_mmap() flushes all of it at its end. */
+	if (!atomic_read(&mm->mm_users))
+		return false;
 	migrc_flush_mm_slow(&mm->migrc, gen, hook);
 	return true;
 }
@@ -299,6 +313,56 @@ static inline void migrc_write_forced(struct mm_struct *mm, unsigned long addr, 
 		return;
 	migrc_flush_mm(mm, MIGRC_HOOK_FORCE);
 	migrc_debug_write(mm, addr, MIGRC_HOOK_FORCE);
+}
+
+/* What remove_migration_ptes() should do when a folio has moved for @reason. */
+static inline enum ttu_flags migrc_restore_flags(enum migrate_reason reason)
+{
+	if (static_branch_unlikely(&migrc_readmostly_key) && migrc_is_for_readers(reason))
+		return TTU_DEFER_RO;
+	return 0;
+}
+
+/**
+ * migrc_protect - make a page that nobody writes to fit for deferrals
+ * @folio: has been migrated
+ * @vma: area of the entry
+ * @pte: as it was before the migration: writable
+ *
+ * An anonymous page stays writable as long as the program lives, although most are
+ * written only once. If it was written to since its last migration, which the dirty bit
+ * tells, that bit is cleared; if it was not, it loses write permission. The folio is
+ * still dirty, and its mapping exclusive: a write fault makes it writable again.
+ *
+ * Context: under the PTL; what was writable before the migration has been flushed.
+ * Return: the entry to map it with.
+ */
+static inline pte_t migrc_protect(struct folio *folio, struct vm_area_struct *vma, pte_t pte)
+{
+	if (!static_branch_unlikely(&migrc_readmostly_key))
+		return pte;
+	return migrc_protect_slow(folio, vma, pte);
+}
+
+/* Whether a NUMA hinting fault should leave write permission to a write fault. */
+static inline bool migrc_stays_protected(struct vm_area_struct *vma, unsigned int fault_flags,
+					 pte_t pte)
+{
+	return static_branch_unlikely(&migrc_readmostly_key) && !pte_dirty(pte) &&
+	       !(fault_flags & FAULT_FLAG_WRITE) && migrc_stays_protected_slow(vma);
+}
+
+/* A write fault is about to make the page of @pte writable where it is. Under the PTL. */
+static inline void migrc_reuse(struct vm_area_struct *vma, pte_t pte)
+{
+	/* Others may still read the old page. */
+	migrc_flush_mm(vma->vm_mm, MIGRC_HOOK_REUSE);
+	/* What lost permission for another reason is dirty, but for a few. */
+	if (static_branch_unlikely(&migrc_readmostly_key) && !pte_dirty(pte) &&
+	    vma_is_anonymous(vma)) {
+		count_vm_event(MIGRC_READMOSTLY_MISSES);
+		migrc_count_miss(&vma->vm_mm->migrc);
+	}
 }
 
 /* Whether there are sources that a drain would release, now or in a moment. */
@@ -375,6 +439,26 @@ static inline bool migrc_flush_mm(struct mm_struct *mm, enum migrc_hook hook)
 }
 
 static inline void migrc_write_forced(struct mm_struct *mm, unsigned long addr, pte_t pte)
+{
+}
+
+static inline enum ttu_flags migrc_restore_flags(enum migrate_reason reason)
+{
+	return 0;
+}
+
+static inline pte_t migrc_protect(struct folio *folio, struct vm_area_struct *vma, pte_t pte)
+{
+	return pte;
+}
+
+static inline bool migrc_stays_protected(struct vm_area_struct *vma, unsigned int fault_flags,
+					 pte_t pte)
+{
+	return false;
+}
+
+static inline void migrc_reuse(struct vm_area_struct *vma, pte_t pte)
 {
 }
 

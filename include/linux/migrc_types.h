@@ -14,6 +14,8 @@ struct xarray;
  * @seen: @generation before the invalidation of the drain that is running. Of the drain.
  * @next, @prev: among the mms that a drain flushes, from the first deferral to the
  *       exit. Added under the lock of that list, removed under the drain's mutex, too.
+ * @readmostly: whether it pays to take write permission away. Atomic;
+ *       mm/migrc/readmostly.rs gives it its meaning.
  * @registered: is in that list. Set once, under its lock.
  * @addrs: with CONFIG_MIGRC_DEBUG, the number of the last deferral of each page;
  *       NULL if there was no memory for it.
@@ -23,6 +25,7 @@ struct migrc_mm {
 	u64 seen;
 	struct migrc_mm *next;
 	struct migrc_mm *prev;
+	atomic64_t readmostly;
 	bool registered;
 #ifdef CONFIG_MIGRC_DEBUG
 	struct xarray *addrs;
@@ -30,13 +33,13 @@ struct migrc_mm {
 };
 
 /*
- * What one rmap walk has met: whether the flush of some mapping was deferred, whether
- * others were flushed for the little that it costs, and why others had to be flushed
- * (bits of enum migrc_fact).
+ * What one rmap walk has met: whether the flush of some mapping was deferred, why others
+ * are flushed that nobody can write through then, and why others have to be flushed that
+ * forbid to defer any (bits of enum migrc_fact).
  */
 struct migrc_walk {
 	bool deferred;
-	bool local;
+	u32 flushed;
 	u32 denied;
 #ifdef CONFIG_MIGRC_DEBUG
 	unsigned long addr;

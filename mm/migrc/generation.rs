@@ -8,7 +8,7 @@
 //! equal again after 2^32 deferrals without a flush; the limit on deferred pages flushes long
 //! before that.
 
-/// The word as it was at one time; `mm_struct.migrc_gen` in C.
+/// The word as it was at one time; `migrc_mm.generation` in C.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Generation(u64);
 
@@ -50,10 +50,12 @@ impl Generation {
     /// What was deferred in the meantime stays pending: the flush need not have covered it.
     #[inline]
     pub const fn cover(self, now: Self) -> Option<Self> {
-        // One is ahead of the other by less than half a turn.
-        let more = self.deferred().wrapping_sub(now.flushed()) as i32;
+        // Both are counted back from the latest deferral, so that it is no matter which half has
+        // wrapped.
+        let uncovered = now.deferred().wrapping_sub(now.flushed());
+        let unseen = now.deferred().wrapping_sub(self.deferred());
 
-        if more <= 0 {
+        if uncovered <= unseen {
             return None;
         }
         Some(Self((now.0 & !(u32::MAX as u64)) | self.deferred() as u64))

@@ -15,6 +15,7 @@
 pub mod eligibility;
 pub mod generation;
 pub mod ledger;
+pub mod readmostly;
 mod registered;
 #[cfg(CONFIG_MIGRC_KUNIT_TEST)]
 mod tests;
@@ -41,6 +42,7 @@ use ledger::{
     Mms,
     Unflushed, //
 };
+use readmostly::Credit;
 use registered::{
     flush_all,
     Iter,
@@ -239,6 +241,50 @@ unsafe extern "C" fn migrc_flush_mm_slow(
     unsafe { bindings::migrc_arch_flush_mm(mm, hook) };
     // SAFETY: By this function's safety requirements.
     unsafe { RegisteredMm::from_raw(mm) }.cover(Generation::from_raw(generation));
+}
+
+/// Whether a page that was not written to since its last migration should lose write permission.
+///
+/// # Safety
+///
+/// `mm` must be alive.
+#[export]
+unsafe extern "C" fn migrc_may_protect(mm: *mut bindings::migrc_mm) -> bool {
+    // SAFETY: By this function's safety requirements.
+    unsafe { RegisteredMm::from_raw(mm) }.update_credit(Credit::offer)
+}
+
+/// Counts a deferral of a page that had lost write permission.
+///
+/// # Safety
+///
+/// `mm` must be alive.
+#[export]
+unsafe extern "C" fn migrc_count_hit(mm: *mut bindings::migrc_mm) {
+    // SAFETY: By this function's safety requirements.
+    unsafe { RegisteredMm::from_raw(mm) }.update_credit(|credit| ((), credit.hit()))
+}
+
+/// Counts a page that was written to after it had lost write permission.
+///
+/// # Safety
+///
+/// `mm` must be alive.
+#[export]
+unsafe extern "C" fn migrc_count_miss(mm: *mut bindings::migrc_mm) {
+    // SAFETY: By this function's safety requirements.
+    unsafe { RegisteredMm::from_raw(mm) }.update_credit(|credit| ((), credit.miss()))
+}
+
+/// Whether a page should not get write permission back before it is written to.
+///
+/// # Safety
+///
+/// `mm` must be alive.
+#[export]
+unsafe extern "C" fn migrc_keeps_protected(mm: *mut bindings::migrc_mm) -> bool {
+    // SAFETY: By this function's safety requirements.
+    unsafe { RegisteredMm::from_raw(mm) }.update_credit(|credit| (!credit.is_spent(), credit))
 }
 
 /// Takes over the source of a migration whose flushes were deferred.

@@ -18,8 +18,10 @@
 #include <linux/percpu.h>
 #include <linux/seq_file.h>
 #include <linux/sizes.h>
+#include <linux/swapops.h>
 #include <linux/sysctl.h>
 #include <linux/tlb_oracle.h>
+#include <linux/userfaultfd_k.h>
 #include <linux/workqueue.h>
 #include <asm/migrc.h>
 
@@ -32,12 +34,14 @@
 
 DEFINE_STATIC_KEY_FALSE(migrc_key);
 DEFINE_STATIC_KEY_FALSE(migrc_used_key);
+DEFINE_STATIC_KEY_FALSE(migrc_readmostly_key);
 
 #define AGE_BUCKETS	16
 /* Of a page: what a drain has to look at is bounded by this, not by who maps a library. */
 #define MAX_MAPPINGS	1024
 
 static DEFINE_PER_CPU(unsigned long[NR_MIGRC_FACTS], migrc_denied);
+static DEFINE_PER_CPU(unsigned long, migrc_protected);
 static atomic_long_t migrc_hook_flushes[NR_MIGRC_FLUSH_HOOKS];
 static atomic_long_t migrc_drains[NR_MIGRC_DRAIN_REASONS];
 static atomic_long_t migrc_drained[NR_MIGRC_DRAIN_REASONS];
@@ -45,6 +49,7 @@ static atomic_long_t migrc_drained[NR_MIGRC_DRAIN_REASONS];
 static atomic_long_t migrc_ages[AGE_BUCKETS];
 
 static int migrc_enabled;
+static int migrc_readmostly;
 static unsigned long migrc_max_pages;
 static unsigned int migrc_max_age_ms = 100;
 
@@ -169,19 +174,24 @@ void migrc_write_access(struct inode *inode)
 EXPORT_SYMBOL_GPL(migrc_write_access);
 
 /**
- * migrc_content_changes - flush what was deferred of a file, without write access to it
- * @mapping: the file's; a folio of it is locked and about to change
+ * migrc_zero_range - zero a part of a folio of page cache, without write access to it
+ * @folio: locked
+ * @start: in bytes
+ * @length: in bytes
  *
- * The lock keeps this folio from being migrated. Others may be, so the flag stays.
+ * Flushes first what was deferred of the file. The lock keeps this folio from being
+ * migrated. Others may be, so the flag stays.
  *
  * Context: may sleep.
  */
-void migrc_content_changes(struct address_space *mapping)
+void migrc_zero_range(struct folio *folio, size_t start, size_t length)
 {
-	if (unlikely(test_bit(AS_MIGRC, &mapping->flags)) && !migrc_skip(MIGRC_HOOK_CHANGE))
+	if (unlikely(test_bit(AS_MIGRC, &folio->mapping->flags)) &&
+	    !migrc_skip(MIGRC_HOOK_CHANGE))
 		migrc_drain(MIGRC_DRAIN_WRITE);
+	folio_zero_range(folio, start, length);
 }
-EXPORT_SYMBOL_GPL(migrc_content_changes);
+EXPORT_SYMBOL_GPL(migrc_zero_range);
 #else
 static bool freeze(struct folio *src)
 {
@@ -250,7 +260,14 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 	if (arch_migrc_block(pte))
 		facts |= BIT(MIGRC_BLOCK);
 	if (facts) {
-		walk->denied |= facts;
+		/*
+		 * These are over with the flush, which comes before the copy, and nobody
+		 * can write without a fault then: other mappings may be deferred.
+		 */
+		if (facts & ~(BIT(MIGRC_FLUSH_PENDING) | BIT(MIGRC_BLOCK)))
+			walk->denied |= facts;
+		else
+			walk->flushed |= facts;
 		return false;
 	}
 
@@ -260,6 +277,9 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 	if (unlikely(!READ_ONCE(mm->migrc.registered)))
 		migrc_register(&mm->migrc);
 	walk->deferred = true;
+	if (static_branch_unlikely(&migrc_readmostly_key) && nr == 1 && !pte_dirty(pte) &&
+	    (vma->vm_flags & VM_WRITE) && vma_is_anonymous(vma))
+		migrc_count_hit(&mm->migrc);
 	migrc_debug_deferred(vma, addr, nr);
 	return true;
 }
@@ -269,10 +289,8 @@ bool migrc_walk_end_slow(struct folio *src)
 	struct migrc_walk *walk = &current->tlb_ubc.migrc;
 
 	if (!walk->deferred) {
-		if (walk->local)
-			walk->denied |= BIT(MIGRC_LOCAL);
 		/* None if no TLB had any of it. */
-		migrc_count_denied(walk->denied, folio_nr_pages(src));
+		migrc_count_denied(walk->denied | walk->flushed, folio_nr_pages(src));
 		return false;
 	}
 	if (migrc_skip(MIGRC_HOOK_MIXED))
@@ -299,6 +317,43 @@ void migrc_add_source(struct folio *src)
 	 */
 	if (zone_isolates(zone) && !migrc_skip(MIGRC_HOOK_ISOLATE))
 		migrc_drain(MIGRC_DRAIN_ISOLATE);
+}
+
+bool migrc_is_for_readers(enum migrate_reason reason)
+{
+	return static_branch_likely(&migrc_key) && migrc_reason_ok(reason);
+}
+
+/*
+ * Only what a write fault makes writable again without a copy, and without anybody
+ * noticing: not what is locked in order to have no faults, nor what is tracked by
+ * faults, nor what devices and guests would have to fault in again.
+ */
+static bool may_lose_permission(struct vm_area_struct *vma)
+{
+	return vma_is_anonymous(vma) && !(vma->vm_flags & (VM_LOCKED | VM_SHADOW_STACK)) &&
+	       !userfaultfd_armed(vma) && !vma_soft_dirty_enabled(vma) &&
+	       !mm_has_notifiers(vma->vm_mm);
+}
+
+pte_t migrc_protect_slow(struct folio *folio, struct vm_area_struct *vma, pte_t pte)
+{
+	/* A large folio is seldom clean. */
+	if (folio_test_large(folio) || folio_is_zone_device(folio) || !may_lose_permission(vma))
+		return pte;
+
+	if (pte_dirty(pte) && !migrc_skip(MIGRC_HOOK_CLEAN))
+		return pte_mkclean(pte);
+	if (!migrc_may_protect(&vma->vm_mm->migrc) && !migrc_skip(MIGRC_HOOK_PAUSE))
+		return pte;
+	this_cpu_inc(migrc_protected);
+	return pte_wrprotect(pte);
+}
+
+bool migrc_stays_protected_slow(struct vm_area_struct *vma)
+{
+	return static_branch_likely(&migrc_key) && may_lose_permission(vma) &&
+	       migrc_keeps_protected(&vma->vm_mm->migrc) && !migrc_skip(MIGRC_HOOK_HINT);
 }
 
 /* A source that Rust was about to forget. */
@@ -497,6 +552,28 @@ static int migrc_enable_sysctl(const struct ctl_table *table, int write,
 	return 0;
 }
 
+static int migrc_readmostly_sysctl(const struct ctl_table *table, int write,
+				   void *buffer, size_t *lenp, loff_t *ppos)
+{
+	int ret;
+
+	guard(mutex)(&migrc_sysctl_lock);
+	ret = proc_dointvec_minmax(table, write, buffer, lenp, ppos);
+	if (ret || !write)
+		return ret;
+
+	/* Without the dirty bit each page would seem not to be written to. */
+	if (migrc_readmostly && !(arch_migrc_hw_dirty() && migration_entry_supports_ad())) {
+		migrc_readmostly = 0;
+		return -EOPNOTSUPP;
+	}
+	if (migrc_readmostly)
+		static_branch_enable(&migrc_readmostly_key);
+	else
+		static_branch_disable(&migrc_readmostly_key);
+	return 0;
+}
+
 /* A shorter age counts from now on. */
 static int migrc_age_sysctl(const struct ctl_table *table, int write,
 			    void *buffer, size_t *lenp, loff_t *ppos)
@@ -520,6 +597,15 @@ static const struct ctl_table migrc_sysctl_table[] = {
 		.maxlen		= sizeof(migrc_enabled),
 		.mode		= 0644,
 		.proc_handler	= migrc_enable_sysctl,
+		.extra1		= SYSCTL_ZERO,
+		.extra2		= SYSCTL_ONE,
+	},
+	{
+		.procname	= "migrc_readmostly",
+		.data		= &migrc_readmostly,
+		.maxlen		= sizeof(migrc_readmostly),
+		.mode		= 0644,
+		.proc_handler	= migrc_readmostly_sysctl,
 		.extra1		= SYSCTL_ZERO,
 		.extra2		= SYSCTL_ONE,
 	},
@@ -587,6 +673,9 @@ static const char * const migrc_hook_names[NR_MIGRC_HOOKS] = {
 	[MIGRC_HOOK_WRITE]	= "write",
 	[MIGRC_HOOK_CHANGE]	= "change",
 	[MIGRC_HOOK_NOTIFIER]	= "notifier",
+	[MIGRC_HOOK_CLEAN]	= "clean",
+	[MIGRC_HOOK_PAUSE]	= "pause",
+	[MIGRC_HOOK_HINT]	= "hint",
 	[MIGRC_HOOK_MIXED]	= "mixed",
 	[MIGRC_HOOK_RECORD]	= "record",
 	[MIGRC_HOOK_EXIT]	= "exit",
@@ -600,6 +689,7 @@ static const char * const migrc_hook_names[NR_MIGRC_HOOKS] = {
 
 static int stats_show(struct seq_file *m, void *unused)
 {
+	unsigned long protected = 0;
 	int i, cpu;
 
 	for (i = 0; i < NR_MIGRC_FACTS; i++) {
@@ -618,6 +708,9 @@ static int stats_show(struct seq_file *m, void *unused)
 			   atomic_long_read(&migrc_hook_flushes[i]));
 	for (i = 0; i < AGE_BUCKETS; i++)
 		seq_printf(m, "age %d %ld\n", 1 << i, atomic_long_read(&migrc_ages[i]));
+	for_each_possible_cpu(cpu)
+		protected += READ_ONCE(per_cpu(migrc_protected, cpu));
+	seq_printf(m, "readmostly protected %lu\n", protected);
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(stats);

@@ -2,7 +2,10 @@
 
 //! The address spaces that a drain flushes.
 
-use crate::generation::Generation;
+use crate::{
+    generation::Generation,
+    readmostly::Credit, //
+};
 use kernel::{
     bindings::{self, migrc_mm},
     sync::atomic::{
@@ -141,6 +144,27 @@ impl RegisteredMm {
     fn generation(&self) -> &Atomic<i64> {
         // SAFETY: Valid by the type invariants; C's `atomic64_t` is what `Atomic` is made for.
         unsafe { Atomic::from_ptr((&raw mut (*self.0).generation).cast::<i64>()) }
+    }
+
+    /// Replaces the credit by what `f` makes of it, and returns what `f` does.
+    ///
+    /// Others only count in it: there is no order to keep.
+    pub(crate) fn update_credit<T>(self, f: impl Fn(Credit) -> (T, Credit)) -> T {
+        // SAFETY: Valid by the type invariants; C's `atomic64_t` is what `Atomic` is made for.
+        let word = unsafe { Atomic::from_ptr((&raw mut (*self.0).readmostly).cast::<i64>()) };
+        let mut now = word.load(Relaxed);
+
+        loop {
+            let (result, new) = f(Credit::from_raw(now));
+
+            if new.into_raw() == now {
+                return result;
+            }
+            match word.cmpxchg(now, new.into_raw(), Relaxed) {
+                Ok(_) => return result,
+                Err(changed) => now = changed,
+            }
+        }
     }
 
     /// Reads what was deferred, and remembers it. Of the drain: two of them at once would declare

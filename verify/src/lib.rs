@@ -30,6 +30,8 @@ pub mod migrc {
     pub mod generation;
     #[path = "../../mm/migrc/ledger.rs"]
     pub mod ledger;
+    #[path = "../../mm/migrc/readmostly.rs"]
+    pub mod readmostly;
 
     /// As above.
     fn unflushed_dropped() {

@@ -34,7 +34,8 @@ struct Rules {
     flush_pending: bool,
     /// A fork counts as that.
     fork: bool,
-    /// If one of the mappings has to be flushed, all of them are, before the copy.
+    /// If one of the mappings can be written to without a fault, all of them are flushed before the
+    /// copy.
     mixed: bool,
     /// Only a source that was migrated away may enter the ledger.
     undo: bool,
@@ -86,6 +87,8 @@ struct Limits {
     forks: bool,
     /// Instead of anonymous memory: two processes share it, the second may write.
     shared: bool,
+    /// Whether a migration may take write permission away.
+    readmostly: bool,
 }
 
 const ALL: Rules = Rules {
@@ -116,6 +119,7 @@ const ALL: Rules = Rules {
         debugger: false,
         forks: true,
         shared: false,
+        readmostly: false,
     },
     alike: false,
 };
@@ -129,6 +133,7 @@ const ALONE: Rules = Rules {
         debugger: true,
         forks: false,
         shared: false,
+        readmostly: false,
     },
     ..ALL
 };
@@ -142,6 +147,21 @@ const QUIET: Rules = Rules {
         debugger: false,
         forks: false,
         shared: false,
+        readmostly: false,
+    },
+    ..ALL
+};
+
+/// A single process, from whose memory permissions go away by themselves.
+const READMOSTLY: Rules = Rules {
+    limits: Limits {
+        writes: 2,
+        migrations: 3,
+        reclaims: 0,
+        debugger: false,
+        forks: false,
+        shared: false,
+        readmostly: true,
     },
     ..ALL
 };
@@ -155,6 +175,7 @@ const SHARED: Rules = Rules {
         debugger: false,
         forks: false,
         shared: true,
+        readmostly: false,
     },
     ..ALL
 };
@@ -259,7 +280,7 @@ struct Migration {
     /// All of its entries were walked, and what is owed was flushed.
     flushed: bool,
     deferred: bool,
-    /// Not everywhere.
+    /// Some mapping comes back writable, or may become so without a flush.
     denied: bool,
 }
 
@@ -367,6 +388,22 @@ impl State {
         }
     }
 
+    fn protect(&mut self, to: usize) {
+        for mm in &mut self.mms {
+            if mm.pte
+                == (Pte::Present {
+                    page: to,
+                    write: true,
+                })
+            {
+                mm.pte = Pte::Present {
+                    page: to,
+                    write: false,
+                };
+            }
+        }
+    }
+
     fn splice(&mut self, drain: usize) {
         for page in &mut self.pages {
             if page.owner == Owner::Ledger {
@@ -449,6 +486,8 @@ enum Action {
     /// The end of the walk, and the flush of what was not deferred.
     EndWalk,
     Move,
+    /// The same, and nobody may write any more without a fault.
+    MoveProtected,
     Undo,
     /// Only where this does not come with the deferral.
     Register(usize),
@@ -469,6 +508,7 @@ const MIXES: &str = "of one folio a mapping is deferred, and another is flushed"
 const WAITS: &str = "an address space that exits waits for the drain that is at it";
 const REFILLS: &str = "an address gets a new page before the old one has moved";
 const CHAINS: &str = "a destination is a source, and both can be read";
+const PROTECTS: &str = "what was written to is deferred";
 const SWAPS: &str = "a page is mapped writable again that reclaim has not flushed yet";
 
 impl Model for Rules {
@@ -574,10 +614,18 @@ impl Model for Rules {
 
                 if left.is_empty() {
                     actions.push(EndWalk);
+                    if self.limits.readmostly {
+                        actions.push(Undo);
+                    }
                 }
                 actions.extend(left.into_iter().map(Unmap));
             }
-            Some(_) => actions.extend([Move, Undo]),
+            Some(_) => {
+                actions.extend([Move, Undo]);
+                if self.limits.readmostly {
+                    actions.push(MoveProtected);
+                }
+            }
         }
         // All drains are alike: the first that has nothing to do starts.
         let idle = s.drains.iter().position(|d| *d == Drain::Idle);
@@ -793,7 +841,7 @@ impl Model for Rules {
                 m.pte = Pte::Migration { page, write };
                 if write && self.read_only || busy {
                     m.batched[MIGRATION] = true;
-                    migration.denied = true;
+                    migration.denied |= write || shared;
                 } else {
                     m.deferred += 1;
                     migration.deferred = true;
@@ -817,7 +865,7 @@ impl Model for Rules {
                 migration.flushed = true;
                 s.migration = Some(migration);
             }
-            Move => {
+            Move | MoveProtected => {
                 let m = s.migration?;
 
                 if self.reference && s.debugger == Some(m.src) {
@@ -826,6 +874,9 @@ impl Model for Rules {
                 s.migration = None;
                 s.pages[m.dst].content = s.pages[m.src].content;
                 s.remap(m.src, m.dst);
+                if action == MoveProtected {
+                    s.protect(m.dst);
+                }
                 if m.deferred {
                     s.pages[m.src].owner = Owner::Ledger;
                 } else {
@@ -931,7 +982,8 @@ impl Model for Rules {
 
         if self.limits.forks || self.limits.shared {
             properties.push(Property::sometimes(MIXES, |_, s: &State| {
-                s.migration.is_some_and(|m| m.deferred && m.denied)
+                s.migration.is_some_and(|m| m.deferred)
+                    && s.mms.iter().any(|mm| mm.batched[MIGRATION])
             }));
         }
         if !self.limits.shared {
@@ -959,6 +1011,15 @@ impl Model for Rules {
                 let ledger = |page: usize| s.pages[page].owner == Owner::Ledger;
 
                 read(0).is_some_and(ledger) && read(1).is_some_and(ledger) && read(0) != read(1)
+            }));
+        }
+        if self.limits.readmostly {
+            properties.push(Property::sometimes(PROTECTS, |_, s: &State| {
+                s.writes != 0
+                    && s.reachable().any(|(mm, page)| {
+                        s.pages[page].owner == Owner::Ledger
+                            && s.present(mm).is_some_and(|(_, w)| !w)
+                    })
             }));
         }
         if self.limits.reclaims > 0 {
@@ -994,6 +1055,11 @@ fn nobody_uses_what_was_deferred() {
 #[test]
 fn nobody_uses_what_was_deferred_twice() {
     ALONE.holds();
+}
+
+#[test]
+fn nobody_uses_what_was_deferred_because_it_is_not_written() {
+    READMOSTLY.holds();
 }
 
 // ---- What may be deferred.

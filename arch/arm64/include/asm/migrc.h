@@ -2,6 +2,9 @@
 #ifndef _ASM_ARM64_MIGRC_H
 #define _ASM_ARM64_MIGRC_H
 
+#include <linux/smp.h>
+#include <asm/pgtable-hwdef.h>
+#include <asm/sysreg.h>
 #include <asm/tlbbatch.h>
 #include <asm/tlbflush.h>
 
@@ -28,6 +31,24 @@ static __always_inline void arch_migrc_order(void)
 static inline bool arch_migrc_block(pte_t pte)
 {
 	return pte_cont(pte);
+}
+
+static inline void arch_migrc_check_dirty(void *all)
+{
+	if (!(read_sysreg(tcr_el1) & TCR_HD))
+		WRITE_ONCE(*(bool *)all, false);
+}
+
+/*
+ * Whether a store to a clean page makes its entry dirty without a fault, on all CPUs that
+ * are online: some have errata, and there is no capability that tells.
+ */
+static inline bool arch_migrc_hw_dirty(void)
+{
+	bool all = IS_ENABLED(CONFIG_ARM64_HW_AFDBM);
+
+	on_each_cpu(arch_migrc_check_dirty, &all, 1);
+	return all;
 }
 
 /* The stores to page tables come before the TLBIs, and before an ASID is read. */

@@ -22,6 +22,11 @@ static inline bool arch_migrc_block(pte_t pte)
 	return false;
 }
 
+static inline bool arch_migrc_hw_dirty(void)
+{
+	return true;
+}
+
 static inline void arch_migrc_begin(void)
 {
 }

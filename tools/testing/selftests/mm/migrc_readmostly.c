@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * vm.migrc_readmostly: anonymous memory that is written once can be deferred, and
+ * nobody pays for that who writes.
+ *
+ * table    64 pages were written once. P, the last one, is written and then moved three
+ *          times, with the others: the first move clears its dirty bit, the second takes
+ *          write permission away, the third is deferred while R, on CPU 1, reads P. A
+ *          store to P follows, and R must read it once it knows of it
+ * writer   pages are written between every two moves: no store faults
+ * rare     1024 pages are written after every third move: that costs faults, until what a
+ *          process may spend is spent
+ * swap     pages that were swapped out once are written, moved once to three times, and
+ *          swapped out: what was written is still there
+ * fork     a child has the pages, too: what it writes is its own, and so is the parent's
+ * locked   memory that is locked does not fault
+ * hint     a NUMA hinting fault of a reader leaves the pages fit for deferral
+ *
+ * Each case is a process of its own: what it may spend is counted for each.
+ */
+#define _GNU_SOURCE
+#include <sys/wait.h>
+
+#include "migrc.h"
+
+#define MIGRC_READMOSTLY	"/proc/sys/vm/migrc_readmostly"
+#define NUMA_BALANCING		"/proc/sys/kernel/numa_balancing"
+#define NUMA_SCAN(what)		DEBUGFS "sched/numa_balancing/scan_" what "_ms"
+
+#define NR_PAGES	64
+#define MOST_PAGES	(NR_PAGES - NR_PAGES / 16)
+#define AGE_MS		60000	/* nothing is flushed for its age */
+#define MAX_PAGES	8192
+#define RARE_PAGES	1024
+#define START		4096	/* Credit::START and PAGE in mm/migrc/readmostly.rs */
+#define SHARE		64
+
+static struct {
+	/* By main. */
+	__u64 reading;		/* the round in which R may read P */
+	__u64 want;		/* what R should read at last */
+	__u64 flag;		/* the round in which it was written */
+	bool stop;
+	/* By R. */
+	__u64 ack;
+	__u64 last;
+	__u64 stale;
+	pid_t tid;
+} sh;
+
+static size_t psize, nr_pages;
+static char *base;
+static __u64 *last_page;
+static struct migrc_set set;
+
+static void map_pages(size_t nr)
+{
+	nr_pages = nr;
+	base = migrc_mmap(nr, 0, 1);
+	last_page = (__u64 *)(base + (nr - 1) * psize);
+	migrc_set_init(&set, base, nr);
+}
+
+static void unmap_pages(void)
+{
+	munmap(base, nr_pages * psize);
+	migrc_set_free(&set);
+}
+
+static __u64 *word(size_t page)
+{
+	return (__u64 *)(base + page * psize);
+}
+
+/* Returns how many of the stores faulted. */
+static long store(__u64 val)
+{
+	pid_t tid = syscall(SYS_gettid);
+	long before = migrc_faults(tid);
+	size_t i;
+
+	for (i = 0; i < nr_pages; i++)
+		__atomic_store_n(word(i), val + i, __ATOMIC_RELAXED);
+	return migrc_faults(tid) - before;
+}
+
+static size_t wrong(__u64 val)
+{
+	size_t i, n = 0;
+
+	for (i = 0; i < nr_pages; i++)
+		n += __atomic_load_n(word(i), __ATOMIC_RELAXED) != val + i;
+	return n;
+}
+
+/* To the other node, @times. Returns how many pages the last move has deferred. */
+static long move(int times)
+{
+	struct migrc_counters before, d = { };
+
+	while (times--) {
+		size_t moved;
+
+		migrc_read(&before);
+		moved = migrc_move(&set, 0, !migrc_node_of(last_page), MPOL_MF_MOVE);
+		migrc_diff(&before, &d);
+		if (moved < nr_pages - nr_pages / 16)
+			ksft_exit_fail_msg("%s: %zu of %zu pages moved\n", migrc_case, moved,
+					   nr_pages);
+	}
+	return d.val[MIGRC_DEFERRED];
+}
+
+static long long protected(void)
+{
+	return migrc_stat("readmostly", "protected");
+}
+
+static long long missed(void)
+{
+	return tlb_rs_vmstat_read("migrc_readmostly_miss");
+}
+
+/* With --expect-stale it should not be @ok. */
+static int judge(const struct migrc_options *o, bool ok, const char *why)
+{
+	if (!ok)
+		ksft_print_msg("%s: %s\n", migrc_case, why);
+	return ok == !o->want ? KSFT_PASS : KSFT_FAIL;
+}
+
+/* --- table ------------------------------------------------------------------------- */
+
+static void *reader(void *arg)
+{
+	__u64 round;
+
+	(void)arg;
+	tlb_rs_pin_cpu(1);
+	STORE(sh.tid, (pid_t)syscall(SYS_gettid));
+	for (round = 1;; round++) {
+		while (LOAD(sh.reading) != round) {
+			if (LOAD(sh.stop))
+				return NULL;
+		}
+		while (LOAD(sh.flag) != round)
+			__atomic_store_n(&sh.last, __atomic_load_n(last_page, __ATOMIC_RELAXED),
+					 __ATOMIC_RELAXED);
+		sh.stale += __atomic_load_n(last_page, __ATOMIC_RELAXED) != LOAD(sh.want);
+		STORE(sh.ack, round);
+	}
+}
+
+/* True if the round was armed. */
+static bool table_round(__u64 round)
+{
+	__u64 old = 2 * round, new = old + 1;
+	long long faults, misses = missed();
+	bool ok;
+
+	__atomic_store_n(last_page, old, __ATOMIC_RELAXED);
+	move(2);
+	STORE(sh.want, new);
+	STORE(sh.reading, round);
+	WAIT_FOR(LOAD(sh.last) == old);
+	faults = migrc_faults(sh.tid);
+	ok = move(1) >= MOST_PAGES && migrc_faults(sh.tid) == faults;
+	__atomic_store_n(last_page, new, __ATOMIC_RELAXED);
+	STORE(sh.flag, round);
+	WAIT_FOR(LOAD(sh.ack) == round);
+	ok &= missed() > misses;
+	migrc_expire();
+	return ok;
+}
+
+static int run_table(const struct migrc_options *o)
+{
+	long rounds = o->rounds ?: 20, round, armed = 0;
+	struct migrc_counters before;
+	pthread_t r;
+	int ret;
+
+	memset(&sh, 0, sizeof(sh));
+	map_pages(NR_PAGES);
+	migrc_read(&before);
+	if (pthread_create(&r, NULL, reader, NULL))
+		ksft_exit_fail_msg("cannot start a thread\n");
+	WAIT_FOR(LOAD(sh.tid));
+	move(2);
+	for (round = 1; migrc_more(o, rounds, round - 1, armed, sh.stale); round++)
+		armed += table_round(round);
+	STORE(sh.stop, true);
+	pthread_join(r, NULL);
+	migrc_record("migrc_readmostly", o, rounds, armed, sh.stale, &before);
+	ret = migrc_judge(o, rounds, armed, sh.stale, false);
+	unmap_pages();
+	return ret;
+}
+
+/* --- who writes -------------------------------------------------------------------- */
+
+static int run_writer(const struct migrc_options *o)
+{
+	long long misses = missed(), before = protected();
+	long rounds = o->rounds ?: 20, i, faults = 0;
+	size_t bad = 0;
+
+	map_pages(NR_PAGES);
+	/* The first faults are those of a child on its own stack. */
+	store(0);
+	for (i = 0; i < rounds; i++) {
+		faults += store(i);
+		move(1);
+		bad += wrong(i);
+	}
+	unmap_pages();
+	printf("{\"test\":\"migrc_readmostly\",\"case\":\"writer\",\"faults\":%ld,", faults);
+	printf("\"missed\":%lld}\n", missed() - misses);
+	return judge(o, !bad && !faults && missed() == misses && protected() == before,
+		     "who writes all the time has paid");
+}
+
+/* Of two nodes and three moves, the second one may take permission away. */
+static int run_rare(const struct migrc_options *o)
+{
+	long rounds = o->rounds ?: 6, i, faults = 0;
+	long long before = protected(), misses = missed(), got;
+	size_t bad = 0;
+
+	map_pages(RARE_PAGES);
+	store(0);
+	for (i = 0; i < rounds; i++) {
+		faults += store(i);
+		move(3);
+		bad += wrong(i);
+	}
+	unmap_pages();
+	got = protected() - before;
+	misses = missed() - misses;
+	printf("{\"test\":\"migrc_readmostly\",\"case\":\"rare\",\"faults\":%ld,", faults);
+	printf("\"missed\":%lld,\"protected\":%lld,\"pages\":%ld}\n", misses, got,
+	       rounds * RARE_PAGES);
+	/* The third move is a deferral, and the store after it a fault: they balance. */
+	return judge(o, !bad && misses >= RARE_PAGES / 2 && faults <= misses && misses <= got &&
+		     got <= START + rounds * RARE_PAGES * 2 / SHARE, "it does not end");
+}
+
+static int run_locked(const struct migrc_options *o)
+{
+	long long before = protected();
+	long faults;
+
+	map_pages(NR_PAGES);
+	if (mlock(base, NR_PAGES * psize))
+		ksft_exit_fail_msg("mlock: %s\n", strerror(errno));
+	store(1);
+	move(3);
+	faults = store(2);
+	if (protected() != before || faults)
+		return judge(o, false, "locked memory has lost permission");
+	/* The same, when it is not locked. */
+	munlock(base, NR_PAGES * psize);
+	move(3);
+	faults = store(3);
+	unmap_pages();
+	return judge(o, faults >= MOST_PAGES, "nothing has lost permission");
+}
+
+/* --- what was written is not lost -------------------------------------------------- */
+
+static size_t swap_out(void)
+{
+	if (madvise(base, NR_PAGES * psize, MADV_PAGEOUT))
+		ksft_exit_fail_msg("MADV_PAGEOUT: %s\n", strerror(errno));
+	return tlb_rs_count_pagemap(base, NR_PAGES, 1ULL << 62);
+}
+
+static int run_swap(const struct migrc_options *o)
+{
+	size_t bad = 0, least = NR_PAGES;
+	long long before;
+	int times;
+
+	if (!tlb_rs_has_swap())
+		return KSFT_SKIP;
+	for (times = 1; times <= 3; times++) {
+		size_t out;
+
+		map_pages(NR_PAGES);
+		store(times);
+		swap_out();
+		bad += wrong(times);
+		store(times + 100);
+		before = protected();
+		move(times);
+		if (times > 1 && protected() - before < MOST_PAGES)
+			return judge(o, false, "nothing has lost permission");
+		out = swap_out();
+		least = out < least ? out : least;
+		bad += wrong(times + 100);
+		unmap_pages();
+	}
+	ksft_print_msg("swap: at least %zu of %d pages swapped out, %zu wrong\n", least,
+		       NR_PAGES, bad);
+	return judge(o, !bad && least >= NR_PAGES / 2,
+		     "content is lost, or nothing was swapped out");
+}
+
+static int run_fork(const struct migrc_options *o)
+{
+	int times, status;
+	size_t bad = 0;
+	pid_t pid;
+
+	for (times = 1; times <= 3; times++) {
+		long long before = protected();
+
+		map_pages(NR_PAGES);
+		store(1);
+		move(times);
+		if (times > 1 && protected() - before < MOST_PAGES)
+			return judge(o, false, "nothing has lost permission");
+		fflush(stdout);
+		pid = fork();
+		if (!pid) {
+			store(2);
+			tlb_rs_sleep_us(10000);
+			_exit(!!wrong(2));
+		}
+		bad += wrong(1);
+		store(3);
+		if (pid < 0 || waitpid(pid, &status, 0) != pid || status)
+			bad++;
+		bad += wrong(3);
+		unmap_pages();
+	}
+	return judge(o, !bad, "parent and child share what they wrote");
+}
+
+/* --- NUMA hinting faults ----------------------------------------------------------- */
+
+static void *spinner(void *arg)
+{
+	(void)arg;
+	tlb_rs_pin_cpu(1);
+	while (!LOAD(sh.stop))
+		;
+	return NULL;
+}
+
+static int run_hint(const struct migrc_options *o)
+{
+	__u64 end = tlb_rs_now_ns() + 60000000000ULL;
+	long long before, got = protected(), hints = 0;
+	size_t bad = 0;
+	long deferred;
+	pthread_t t;
+
+	if (access(NUMA_BALANCING, W_OK) || access(NUMA_SCAN("delay"), W_OK))
+		return KSFT_SKIP;
+	migrc_setting(NUMA_SCAN("period_min"), 20);
+	migrc_setting(NUMA_SCAN("period_max"), 20);
+	migrc_setting(NUMA_SCAN("delay"), 0);
+	map_pages(NR_PAGES);
+	/* What is bound to a node is not scanned. */
+	if (syscall(SYS_mbind, base, NR_PAGES * psize, 0 /* MPOL_DEFAULT */, NULL, 0UL, 0U))
+		ksft_exit_fail_msg("mbind: %s\n", strerror(errno));
+	store(1);
+	move(2);
+	/*
+	 * Pages that are near are left alone if there is one thread only, and x86 defers
+	 * nothing if no other CPU needs a flush.
+	 */
+	STORE(sh.stop, false);
+	if (pthread_create(&t, NULL, spinner, NULL))
+		ksft_exit_fail_msg("cannot start a thread\n");
+	if (protected() - got < MOST_PAGES)
+		return judge(o, false, "nothing has lost permission");
+	before = tlb_rs_vmstat_read("numa_hint_faults");
+	migrc_write(NUMA_BALANCING, 1);
+	while (hints < 2 * NR_PAGES && tlb_rs_now_ns() < end) {
+		bad += wrong(1);
+		hints = tlb_rs_vmstat_read("numa_hint_faults") - before;
+	}
+	migrc_write(NUMA_BALANCING, 0);
+	bad += wrong(1);
+	deferred = move(1);
+	STORE(sh.stop, true);
+	pthread_join(t, NULL);
+	printf("{\"test\":\"migrc_readmostly\",\"case\":\"hint\",\"hints\":%lld,", hints);
+	printf("\"deferred\":%ld}\n", deferred);
+	unmap_pages();
+	if (hints < 2 * NR_PAGES) {
+		ksft_print_msg("hint: no hinting faults\n");
+		return KSFT_SKIP;
+	}
+	return judge(o, !bad && deferred >= MOST_PAGES, "a reader has got write permission");
+}
+
+static const struct test {
+	const char *name;
+	int (*run)(const struct migrc_options *o);
+} tests[] = {
+	{ "table", run_table },
+	{ "writer", run_writer },
+	{ "rare", run_rare },
+	{ "swap", run_swap },
+	{ "fork", run_fork },
+	{ "locked", run_locked },
+	{ "hint", run_hint },
+};
+
+static const struct test *test;
+
+static const char *choose(size_t i)
+{
+	test = &tests[i];
+	return test->name;
+}
+
+static int run(const struct migrc_options *o)
+{
+	int status;
+	pid_t pid;
+
+	fflush(stdout);
+	pid = fork();
+	if (!pid) {
+		status = test->run(o);
+		fflush(stdout);
+		_exit(status);
+	}
+	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
+		return KSFT_FAIL;
+	return WEXITSTATUS(status);
+}
+
+int main(int argc, char **argv)
+{
+	struct migrc_options o = { };
+	int status = KSFT_PASS;
+
+	ksft_print_header();
+	if (!migrc_options(argc, argv, &o, &status))
+		return status;
+	migrc_init(2, MAX_PAGES, AGE_MS);
+	if (!tlb_rs_setting(MIGRC_READMOSTLY, "1"))
+		ksft_exit_skip("no %s, or the CPUs do not set dirty bits\n", MIGRC_READMOSTLY);
+	if (access(MIGRC_STATS, R_OK))
+		ksft_exit_skip("no %s\n", MIGRC_STATS);
+	psize = getpagesize();
+	tlb_rs_pin_cpu(0);
+	migrc_run("readmostly", &o, ARRAY_SIZE(tests), choose, run);
+}
