@@ -21,6 +21,13 @@ def record(mode, tlbi, units=4, **more):
     return {"region": "r", "tlb_batch": mode, "units": units, "ns": 10 * tlbi, "meter": {"tlbi": tlbi}, **more}
 
 
+def pair(region, off, on, ns=(1000, 1000), **more):
+    """A half without migrc and one with it: flushes of batches and of drains, for 1000 pages."""
+    return [{"region": region, "migrc": m, "moved": 1000, "ops": 10, "ops_ns": ns[m], "tlb_batch_flush": batch,
+             "migrc_flush": drain, "worst_held": 7, "worst_drain_ns": 2000000, **(more if m else {})}
+            for m, (batch, drain) in enumerate((off, on))]
+
+
 class Arithmetic(unittest.TestCase):
     def test_samples_keep_modes_and_order_apart(self):
         found = machine.samples([record(0, 8), record(1, 1), {"other": 1}, record(0, 4)])
@@ -65,6 +72,39 @@ class Targets(unittest.TestCase):
             result.not_above("tlbi", "tlbi", 512, ours, 32)
             gates = result.json()["gates"]
             self.assertEqual(all(g["ok"] for g in gates), ok, ours)
+
+    def test_workload_gates(self):
+        def judged(records):
+            result = suites.Result(None)
+            suites.workload_gates(result, "arm64", suites.switched(records, suites.WORKLOADS))
+            return [g["ok"] for g in result.gates], [g["hard"] for g in result.gates]
+
+        good = (pair("lookup", (40, 0), (0, 2)) + pair("file", (40, 0), (1, 1), ns=(1000, 990)) +
+                pair("procs", (40, 0), (2, 6)) + pair("store", (100, 0), (100, 2), ns=(1000, 1020)))
+        ok, hard = judged(good)
+        self.assertEqual(ok, [True] * 7)
+        self.assertEqual(hard, [True, False, True, False, True, True, False])
+        # What a drain flushes counts as much as what a batch does; an operation must not take longer.
+        bad = (pair("lookup", (40, 0), (0, 3), ns=(1000, 1001)) + pair("file", (40, 0), (3, 0), ns=(1000, 1001)) +
+               pair("procs", (40, 0), (2, 7)) + pair("store", (100, 0), (100, 3), ns=(1000, 1030)))
+        self.assertEqual(judged(bad)[0], [False] * 7)
+        # One pair of three is not enough, in either direction.
+        lookup = [r for flushed in ((0, 2), (0, 40), (0, 1)) for r in pair("lookup", (40, 0), flushed)]
+        self.assertTrue(judged(lookup)[0][0])
+        # What did not flush without migrc, or was not measured at all, compares with nothing.
+        self.assertEqual(judged(pair("lookup", (0, 0), (0, 0)))[0][0], False)
+        self.assertEqual(judged([])[0], [False] * 7)
+
+    def test_workload_tables(self):
+        result = suites.Result(None)
+        records = pair("file", (40, 0), (1, 3), deferred=900, denied=100, denied_writable=96, denied_mixed=4,
+                       drain_age=3, drain_age_pages=900, drain_mms=3, hook_range=1)
+        suites.workload_tables(result, "arm64", "t", suites.switched(records, suites.WORKLOADS), "c")
+        row, (off, on) = result.tables[0]["rows"][0], result.tables[1]["rows"]
+        self.assertEqual(row[1:4], [40, 4, 0.1])
+        self.assertEqual(row[-4:], [90, 10, 7, 2])
+        self.assertEqual(off[-1], "")
+        self.assertEqual(on[-1], "pages denied: writable 96, mixed 4; drains: age 3; flushes by hooks: range 1")
 
     def test_command_can_be_typed(self):
         text = machine.command("arm64", "bench", "a && b", {"cpu": "max", "meter": True, "smp": 1, "swap": "zram:1M"})
