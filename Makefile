@@ -25,7 +25,9 @@ help:
 #: tlb-rs: less TLB maintenance in Linux, in Rust
 #:
 #:   make run                 build stock and tlb-rs, boot both, print the comparison
-#:   make test                every test; ends with "N passed, N failed"
+#:   make test                every test; ends with "N passed, N failed"; SUITE=pages: not among them, on
+#:                            arm64 kernels with pages of 16 and 64 KiB; SUITE=fs: nor this, migrc on
+#:                            xfs, btrfs, erofs and squashfs
 #:   make kernel              build one kernel: build/KVER/ARCH-VARIANT/
 #:   make boot INITRD=file    boot an initramfs of yours; or JOB='shell commands'
 #:   make shell               a shell in the guest
@@ -52,7 +54,7 @@ help:
 #:   make edit PATCH=name     first, where later patches change the same file
 #:   make clean distclean     remove build/ but for the kernels; all of build/
 #:
-#: Variables: ARCH=arm64|x86_64  VARIANT=release|stock|debug|bench|16k|64k  KVER=7.3|7.2
+#: Variables: ARCH=arm64|x86_64  VARIANT=release|stock|debug|fs|bench|16k|64k  KVER=7.3|7.2
 #:   INSTALL=1 (install packages with sudo; 0: never, not even as root)
 #:   boot, shell: CPU=max SMP=4 MEM=2G DISK=file|size APPEND='kernel arguments' METER=1 ORACLE=1
 #:   TIMEOUT=seconds (selftests: of one command); kernel: LLVM=-NN RUSTC= BINDGEN= RUST_LIB_SRC=

@@ -13,6 +13,7 @@ failed; 2 a kernel report (WARNING, BUG, panic, ...); 3 timeout; 4 no QEMU;
 """
 
 import argparse
+import array
 import dataclasses
 import json
 import os
@@ -49,6 +50,15 @@ METER_COMMAND = "make -C tools/meter"
 POWEROFF_SECONDS = 30       # from "job exit" or a panic to QEMU's end
 TAIL = 30
 MIB = 1 << 20
+# The filesystems of a disk: program, package, options.
+MKFS = {"ext4": ("mke2fs", "e2fsprogs", ("-q", "-F", "-t", "ext4", "-E", "root_owner=0:0")),
+        "xfs": ("mkfs.xfs", "xfsprogs", ("-q", "-f")),
+        "btrfs": ("mkfs.btrfs", "btrfs-progs", ("-q", "-f")),
+        "erofs": ("mkfs.erofs", "erofs-utils", ("image", "tree")),
+        "squashfs": ("mksquashfs", "squashfs-tools", ("tree", "image", "-noappend", "-no-progress"))}
+READ_ONLY = ("erofs", "squashfs")
+# What these have: 64 pages of up to 64 KiB of words that count up, for migrc_file.
+IMAGE_FILE, IMAGE_WORDS = "migrc_image", 64 * (64 << 10) // 8
 
 
 @dataclasses.dataclass
@@ -100,15 +110,26 @@ def kernel_path(arch, variant="release", kver="7.3"):
     return ROOT / "build" / kver / f"{arch}-{variant}" / name
 
 
-def make_disk(path, length="256M", contents=None):
-    """A sparse ext4 image, with the tree under `contents` if given."""
-    tool = shutil.which("mke2fs", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+def make_disk(path, length="256M", contents=None, features=None, fs="ext4"):
+    """A sparse image, of ext4 with the tree under `contents` and more `features` (mke2fs -O) if given.
+
+    Of a read-only filesystem the tree is a file, unless another one is given; it is as long as that.
+    """
+    program, package, options = MKFS[fs]
+    tool = shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
     if not tool:
-        raise GuestError(f"no mke2fs: {apt_command('e2fsprogs')}")
+        raise GuestError(f"no {program}: {apt_command(package)}")
+    if fs in READ_ONLY:
+        with tempfile.TemporaryDirectory() as tree:
+            (Path(tree) / IMAGE_FILE).write_bytes(array.array("Q", range(IMAGE_WORDS)).tobytes())
+            words = {"image": path, "tree": contents or tree}
+            initramfs.run([tool, *(str(words.get(o, o)) for o in options)])
+        return Path(path)
     with open(path, "wb") as image:
         image.truncate(size(length))
-    initramfs.run([tool, "-q", "-F", "-t", "ext4", "-E", "root_owner=0:0",
-                   *(["-d", contents] if contents else []), path])
+    if fs == "ext4":
+        options = [*options, *(["-d", contents] if contents else []), *(["-O", features] if features else [])]
+    initramfs.run([tool, *options, path])
     return Path(path)
 
 
@@ -179,15 +200,25 @@ def drive(arch, path, serial):
             "-device", f"{BLOCK[arch]},drive={serial},serial={serial}"]
 
 
+def parse_disk(spec):
+    """(filesystem, length, features of ext4) of 256M, verity:256M, xfs:512M or erofs."""
+    if spec in READ_ONLY:
+        return spec, None, None
+    kind, _, length = spec.rpartition(":")
+    if not re.fullmatch(r"\d+[KMGT]", length.upper()) or kind in READ_ONLY:
+        raise GuestError(f"no disk image {spec}")
+    return (kind, length, None) if kind in MKFS else ("ext4", length, kind or None)
+
+
 def devices(arch, tmp, disk, swap):
     """(arguments, kernel arguments) for the disk and the swap."""
-    arguments, append = [], ""
+    arguments, append = [], []
     if disk:
         # A size makes a disk that lives as long as the boot.
         if not Path(disk).exists():
-            if not re.fullmatch(r"\d+[KMGT]", str(disk).upper()):
-                raise GuestError(f"no disk image {disk}")
-            disk = make_disk(tmp / "disk.img", disk)
+            fs, length, features = parse_disk(str(disk))
+            disk = make_disk(tmp / "disk.img", length, features=features, fs=fs)
+            append = [f"tlbrs.disk={fs}"]
         arguments += drive(arch, disk, "disk")
     if swap:
         kind, _, length = str("zram:512M" if swap is True else swap).rpartition(":")
@@ -197,10 +228,10 @@ def devices(arch, tmp, disk, swap):
             with open(tmp / "swap.img", "wb") as image:
                 image.truncate(size(length))
             arguments += drive(arch, tmp / "swap.img", "swap")
-            append = "tlbrs.swap=disk"
+            append.append("tlbrs.swap=disk")
         else:
-            append = f"tlbrs.swap={size(length)}"
-    return arguments, append
+            append.append(f"tlbrs.swap={size(length)}")
+    return arguments, " ".join(append)
 
 
 def plugin(tmp, meter, oracle):
@@ -366,7 +397,9 @@ def boot(kernel, arch, job=None, initrd=None, cpu="max", smp=4, mem="2G", nodes=
 
     job: shell text, or the path of a script; or initrd: an initramfs of one's own.
     mem: of all nodes together, split evenly over `nodes` with CPUs and `cpuless` without.
-    disk: an ext4 image, or a size ("256M": made for this boot), at /mnt.
+    disk: an ext4 image, or a size ("256M": made for this boot; "verity:256M": with that
+    feature; "xfs:512M", "btrfs:512M": another filesystem; "erofs", "squashfs": with a file
+    in it, see make_disk()), at /mnt.
     swap: "512M" or "zram:512M" in zram, "disk:512M" on a disk; True is 512M in zram.
     env, files: variables for the job; {path in the guest: file} added to the initramfs.
     threads: "multi" or "single", of QEMU's vCPUs (default: see threads_of()).
@@ -449,7 +482,7 @@ def parse(argv):
         sub.add_argument("--mem", default="2G")
         sub.add_argument("--nodes", type=int, default=2, help="NUMA nodes with CPUs")
         sub.add_argument("--cpuless", type=int, default=0, help="further nodes, memory only")
-        sub.add_argument("--disk", help="ext4 image, or a size")
+        sub.add_argument("--disk", help="ext4 image, SIZE, FEATURE:SIZE, xfs:SIZE, erofs, ...")
         sub.add_argument("--swap", help="SIZE or zram:SIZE, disk:SIZE")
         sub.add_argument("--append", default="", help="kernel arguments")
         sub.add_argument("--threads", choices=("multi", "single"), help="of QEMU's vCPUs")

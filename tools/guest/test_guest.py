@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -200,6 +201,18 @@ class Machine(unittest.TestCase):
                 os.environ["PATH"] = path
             self.assertEqual(status, 4)
             self.assertRegex(err.getvalue(), rf"apt-get install -y {package}\n")
+
+    def test_disk(self):
+        for spec, parsed in (("256M", ("ext4", "256M", None)), ("verity:64m", ("ext4", "64m", "verity")),
+                             ("xfs:1G", ("xfs", "1G", None)), ("erofs", ("erofs", None, None))):
+            self.assertEqual(guest.parse_disk(spec), parsed)
+        for spec in ("xfs", "erofs:64M", "no-such-file"):
+            with self.assertRaisesRegex(guest.GuestError, "no disk image"):
+                guest.parse_disk(spec)
+        with unittest.mock.patch("shutil.which", return_value=None):
+            for fs, (_, package, _) in guest.MKFS.items():
+                with self.assertRaisesRegex(guest.GuestError, f"apt-get install -y {package}$"):
+                    guest.make_disk("/nonexistent", fs=fs)
 
     @unittest.skipUnless(shutil.which("cpio"), "no cpio")
     def test_archive(self):

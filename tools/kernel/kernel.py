@@ -22,7 +22,7 @@ import toolchain
 from common import (BUILD, ROOT, Fail, Progress, dotted, lock, logged, main, need_space, say, sha256)
 
 IMAGES = {"arm64": "arch/arm64/boot/Image", "x86_64": "arch/x86/boot/bzImage"}
-VARIANTS = ("stock", "release", "debug", "bench", "16k", "64k")
+VARIANTS = ("stock", "release", "debug", "fs", "bench", "16k", "64k")
 # arm64 page sizes other than 4 KiB; otherwise as release.
 PAGE_SIZES = ("16k", "64k")
 # Single objects of the stock and of the patched tree, every option of ours off: must be the same code.
@@ -143,7 +143,8 @@ def patched_tree(name, base, ident):
 
 def fragments(arch, variant):
     names = ["common", arch] + (["release"] if variant in VARIANTS and variant != "stock" else [])
-    names += [variant] if variant in ("debug", "bench", *PAGE_SIZES) else []
+    names += ["debug"] if variant == "fs" else []
+    names += [variant] if variant in ("debug", "fs", "bench", *PAGE_SIZES) else []
     files = [ROOT / "config" / f"{n}.fragment" for n in names]
     return [f for f in files if f.exists() or f.stem in ("common", arch)]
 

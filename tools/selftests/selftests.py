@@ -338,10 +338,11 @@ def choose(options):
     # KUnit has its own suite.
     common.logged(["make", "-C", ROOT / "tools/meter"], outdir(options) / "meter.log", "building the oracle",
                   env=environment())
+    on = "".join(f" && echo 1 > /proc/sys/vm/migrc_{name}" for name in ("readmostly", "enable"))
     # Where the mover and the test race, both must be as slow.
     return {"debug": side(options.stock, "debug", setup=ours, oracle=options.move, append="kunit.enable=0"),
-            "migrc": side(options.ours, "debug", setup=f"{ours} && echo 1 > /proc/sys/vm/migrc_enable", migrc=True,
-                          oracle=True, append="kunit.enable=0")}
+            "migrc": side(options.ours, "debug", setup=ours + on, migrc=True, oracle=True,
+                          append="kunit.enable=0")}
 
 
 def outdir(options):

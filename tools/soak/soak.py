@@ -63,7 +63,7 @@ STRESSORS = {
     "pageswap": "",
     "remap": "",
     "rmap": "",
-    "shm": "--shm-bytes 4m --shm-segs 4",
+    "shm": "--shm-bytes 4m --shm-objs 4",
     "shm-sysv": "--shm-sysv-bytes 2m --shm-sysv-segs 4",
     "tlb-shootdown": "",
     "userfaultfd": "--userfaultfd-bytes 4m",
@@ -108,6 +108,7 @@ put always /sys/kernel/mm/transparent_hugepage/enabled
 put 1 /sys/kernel/mm/ksm/run
 put 8 /proc/sys/vm/nr_hugepages
 put 1 /proc/sys/vm/tlb_batch
+echo 1 >/proc/sys/vm/migrc_readmostly || exit 125
 echo 1 >/proc/sys/vm/migrc_enable || exit 125
 /usr/bin/stress-ng --version || exit 125
 

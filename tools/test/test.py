@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Run every test, print a summary of each suite and at the end `N passed, N failed`.
 
-usage: test.py [SUITE...]     (make test SUITE="style kunit"; default: all but pages)
+usage: test.py [SUITE...]     (make test SUITE="style kunit"; default: all but pages, fs)
 """
 
 import contextlib
@@ -32,8 +32,8 @@ LOGS = ROOT / "build" / "test"
 OBJECTS = {
     "*": ("mm/rmap.o", "mm/migrate.o", "mm/vmstat.o", "mm/memory.o", "mm/mprotect.o", "mm/huge_memory.o",
           "mm/page_alloc.o", "mm/vmscan.o", "mm/khugepaged.o", "mm/mremap.o", "mm/gup.o", "mm/mmap.o", "mm/show_mem.o",
-          "mm/memory_hotplug.o", "mm/memory-failure.o", "mm/pgtable-generic.o", "mm/userfaultfd.o", "kernel/fork.o",
-          "kernel/exit.o"),
+          "mm/memory_hotplug.o", "mm/memory-failure.o", "mm/pgtable-generic.o", "mm/userfaultfd.o", "mm/truncate.o",
+          "kernel/fork.o", "kernel/exit.o", "fs/open.o", "fs/namei.o", "fs/ext4/inode.o"),
     "arm64": ("arch/arm64/mm/contpte.o", "arch/arm64/mm/fault.o", "arch/arm64/mm/mmu.o"),
     "x86_64": ("arch/x86/mm/tlb.o", "arch/x86/mm/fault.o"),
 }
@@ -213,13 +213,13 @@ def off(suite):
     objdump = f"{llvm}llvm-objdump" if llvm.endswith("/") else f"llvm-objdump{llvm if llvm != '1' else ''}"
     for arch in ARCHES:
         objects = OBJECTS["*"] + OBJECTS[arch]
-        tops = []
+        tops, built = [], True
         for variant in ("stock-objects", "off-objects"):
             ok = subprocess.run([sys.executable, "tools/kernel/kernel.py", "build", "--arch", arch, "--variant", variant,
                                  "--kver", KVER, "--objects", *objects], cwd=ROOT, check=False).returncode == 0
-            suite.check(f"{arch} build {variant}", ok)
+            built &= suite.check(f"{arch} build {variant}", ok)
             tops.append(ROOT / "build" / KVER / f"{arch}-{variant}")
-        if suite.failed:
+        if not built:
             continue
         for obj, what in compiled_out.differences(objdump, *tops, objects):
             suite.check(f"{arch} {obj} as stock", what is None, what or "")
@@ -287,7 +287,10 @@ MIGRC_ROUNDS = {"arm64": 8, "x86_64": 4}
 # Of migrc_file.
 MIGRC_FILE_BROKEN = (("write", "write"), ("truncate", "write,change"), ("punch", "write,change"), ("store", "write"),
                      ("loop", "write"), ("upper", "write"), ("lower", "write"), ("unlinked", "write"),
-                     ("open", "file"), ("tmpfs", "file"))
+                     ("verity", "change"), ("open", "file"), ("tmpfs", "file"))
+# Where what removes a page flushes it, as in clone and punch here, no rule is needed.
+XFS_BROKEN = (*(b for b in MIGRC_FILE_BROKEN if b[0] not in ("punch", "verity")),)
+MIGRC_READMOSTLY_BROKEN = (("table", "reuse"), ("writer", "clean"), ("rare", "pause"), ("hint", "hint"))
 # What a debug kernel itself reports, too: case, hooks, rounds. Where one thread emulates all CPUs, none is writing in
 # the moment that "pending" and "fork" are about.
 MIGRC_REPORTED = {"arm64": (("writable", "writable", 8), ("pending", "pending,range", 24), ("fork", "fork", 12)),
@@ -316,7 +319,8 @@ def programs(suite):
                 oracle=True)
             # x86_64 is emulated by one thread, in which a reader that spins costs the others their time.
             run("migrc", f"migrc_stale --rounds {MIGRC_ROUNDS[arch]}", swap="disk:256M", mte=True, oracle=arch == "arm64")
-            run("migrc files", f"migrc_file --rounds {MIGRC_ROUNDS[arch]}", disk="256M", oracle=arch == "arm64")
+            run("migrc files", f"migrc_file --rounds {MIGRC_ROUNDS[arch]}", disk="verity:256M", oracle=arch == "arm64")
+            run("migrc readmostly", "migrc_readmostly", swap="disk:256M", oracle=arch == "arm64")
             run("migrc bounds", "set -e\n" +
                 "\n".join(f"migrc_bounds --case {case} || [ $? -eq 4 ]" for case in MIGRC_BOUNDS[arch]))
             run("migrc pressure", "migrc_bounds --case pressure", mem="768M")
@@ -388,7 +392,10 @@ def sabotage_migrc(suite, arch, start):
           swap="disk:256M", mte=True, timeout=900)
     broken = f"migrc_file --rounds {MIGRC_ROUNDS[arch]} --expect-stale 1 --case {{}} --skip {{}}"
     start(boot, suite, "migrc files without their rules", arch, "debug",
-          "\n".join(["set -e", *(broken.format(*b) for b in MIGRC_FILE_BROKEN)]), disk="256M", timeout=900)
+          "\n".join(["set -e", *(broken.format(*b) for b in MIGRC_FILE_BROKEN)]), disk="verity:256M", timeout=900)
+    broken = "migrc_readmostly --expect-stale 1 --case {} --skip {}"
+    start(boot, suite, "migrc readmostly without its rules", arch, "debug",
+          "\n".join(["set -e", *(broken.format(*b) for b in MIGRC_READMOSTLY_BROKEN)]), timeout=900)
     if arch == "arm64":  # One thread does not open a file while it walks the page tables.
         start(boot, suite, "migrc files without recheck", arch, "debug",
               "migrc_file --rounds 50 --expect-stale 1 --case race --skip recheck", disk="256M", timeout=900)
@@ -449,9 +456,36 @@ def pages(suite):
                  meter=True, mem="6G", timeout=600)
 
 
+def fs(suite):
+    """migrc on other filesystems than ext4: three that opted in, with and without the rules, and one that did not."""
+    for arch in ARCHES:
+        if not kernel(suite, arch, "fs"):
+            continue
+        program = f"migrc_file --rounds {MIGRC_ROUNDS[arch]}"
+        broken = program + " --expect-stale 1 --case {} --skip {}"
+        image = [*(f"{program} --case {case}" for case in ("image", "copyup")), broken.format("image", "record")]
+        with side_by_side(arch) as start:
+            # What is of ext4, of btrfs, and of images.
+            start(filesystem, suite, arch, "xfs", "xfs:512M", [program], ("verity", "btrfs", "image", "copyup"),
+                  oracle=arch == "arm64")
+            start(filesystem, suite, arch, "xfs without rules", "xfs:512M", [broken.format(*b) for b in XFS_BROKEN])
+            start(filesystem, suite, arch, "btrfs", "btrfs:512M",
+                  [f"{program} --case btrfs", broken.format("btrfs", "file")])
+            for name in guest.READ_ONLY:
+                start(filesystem, suite, arch, name, name, image)
+
+
+def filesystem(suite, arch, name, disk, commands, absent=(), **options):
+    """A boot with this disk; a case that is skipped has failed, unless it is known to be absent."""
+    result = boot(suite, name, arch, "fs", "\n".join(["set -e", *commands]), disk=disk, timeout=900, **options)
+    skipped = [case for case in re.findall(r"^ok \d+ # SKIP file: (\S+)", "\n".join(result.ktap), re.M)
+               if case not in absent]
+    suite.check(f"{arch} {name}: nothing else was skipped", result.ktap and not skipped, " ".join(skipped))
+
+
 SUITES = {f.__name__: f for f in (style, tools, verify, off, counts, kunit, programs, sabotage)}
 # For the time that their builds take.
-ON_DEMAND = {f.__name__: f for f in (pages,)}
+ON_DEMAND = {f.__name__: f for f in (pages, fs)}
 
 
 def main():

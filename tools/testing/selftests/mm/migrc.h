@@ -436,4 +436,40 @@ static inline void migrc_record(const char *program, const struct migrc_options 
 	fflush(stdout);
 }
 
+/*
+ * Runs the cases that --case asks for, each without the hooks of --skip, and ends the
+ * program. @choose returns the name of one of @nr; it is the one for @run from then on.
+ */
+static inline __noreturn void migrc_run(const char *what, const struct migrc_options *o, size_t nr,
+					const char *(*choose)(size_t i),
+					int (*run)(const struct migrc_options *o))
+{
+	size_t i, plan = 0;
+
+	for (i = 0; i < nr; i++)
+		plan += !o->only || !strcmp(o->only, choose(i));
+	if (!plan)
+		ksft_exit_fail_msg("no case '%s'\n", o->only);
+	ksft_set_plan(plan);
+	for (i = 0; i < nr; i++) {
+		int ret;
+
+		migrc_case = choose(i);
+		if (o->only && strcmp(o->only, migrc_case))
+			continue;
+		if (o->skip && !migrc_skip_hooks(o->skip)) {
+			ksft_test_result_skip("%s: %s: cannot remove '%s'\n", what, migrc_case,
+					      o->skip);
+			continue;
+		}
+		ret = run(o);
+		migrc_skip_none();
+		ksft_test_result_report(ret, "%s: %s%s%s\n", what, migrc_case,
+					o->skip ? ", without " : "", o->skip ?: "");
+		/* The next case begins with an empty ledger. */
+		migrc_drain();
+	}
+	ksft_finished();
+}
+
 #endif /* _MIGRC_TEST_H */

@@ -704,34 +704,37 @@ static const struct test {
 	{ "nested", case_nested, 2 },
 };
 
-static int run(const struct test *t, const struct migrc_options *o)
+static const struct test *test;
+
+static const char *choose(size_t i)
 {
-	long rounds = o->rounds ?: t->rounds;
-	struct migrc_counters before, d;
+	test = &tests[i];
+	return test->name;
+}
+
+static int run(const struct migrc_options *o)
+{
+	long rounds = o->rounds ?: test->rounds;
+	struct migrc_counters before;
 	struct result r = { };
 
 	tlb_rs_readers_start(&readers, 1, false, scratch, psize);
 	migrc_read(&before);
-	t->run(rounds, &r);
-	migrc_diff(&before, &d);
+	test->run(rounds, &r);
 	tlb_rs_readers_end(&readers);
 	if (r.why) {
-		ksft_print_msg("%s: %s\n", t->name, r.why);
+		ksft_print_msg("%s: %s\n", test->name, r.why);
 		return KSFT_SKIP;
 	}
-	printf("{\"test\":\"migrc_bounds\",\"case\":\"%s\",\"skip\":\"%s\"", t->name,
-	       o->skip ?: "none");
-	printf(",\"rounds\":%ld,\"armed\":%ld,\"stale\":%ld", rounds, r.armed, r.stale);
-	migrc_json(&d);
-	printf("}\n");
+	migrc_record("migrc_bounds", o, rounds, r.armed, r.stale, &before);
 	/* Rounds that could not show anything prove nothing. */
 	if (!o->want && r.armed < (rounds + 1) / 2) {
-		ksft_print_msg("%s: %ld of %ld rounds armed only\n", t->name, r.armed, rounds);
+		ksft_print_msg("%s: %ld of %ld rounds armed only\n", test->name, r.armed, rounds);
 		return KSFT_FAIL;
 	}
 	if (o->want ? r.stale >= o->want : !r.stale)
 		return KSFT_PASS;
-	ksft_print_msg("%s: %ld violations, expected: %s%ld\n", t->name, r.stale,
+	ksft_print_msg("%s: %ld violations, expected: %s%ld\n", test->name, r.stale,
 		       o->want ? "at least " : "", o->want);
 	return KSFT_FAIL;
 }
@@ -740,39 +743,16 @@ int main(int argc, char **argv)
 {
 	struct migrc_options o = { };
 	int status = KSFT_PASS;
-	size_t i, nr = 0;
 
 	ksft_print_header();
 	if (!migrc_options(argc, argv, &o, &status))
 		return status;
 	migrc_init(3, NR_PAGES, LONG_MS);
 	psize = getpagesize();
-	for (i = 0; i < ARRAY_SIZE(tests); i++)
-		nr += !o.only || !strcmp(o.only, tests[i].name);
-	if (!nr)
-		ksft_exit_fail_msg("no case '%s'\n", o.only);
 	sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (sh == MAP_FAILED)
 		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
 	scratch = migrc_mmap(1, 0, SEED);
 	tlb_rs_pin_cpu(0);
-
-	ksft_set_plan(nr);
-	for (i = 0; i < ARRAY_SIZE(tests); i++) {
-		int ret;
-
-		if (o.only && strcmp(o.only, tests[i].name))
-			continue;
-		if (o.skip && !migrc_skip_hooks(o.skip)) {
-			ksft_test_result_skip("bounds: %s: cannot remove '%s'\n", tests[i].name,
-					      o.skip);
-			continue;
-		}
-		ret = run(&tests[i], &o);
-		migrc_skip_none();
-		ksft_test_result_report(ret, "bounds: %s%s%s\n", tests[i].name,
-					o.skip ? ", without " : "", o.skip ?: "");
-		migrc_drain();
-	}
-	ksft_finished();
+	migrc_run("bounds", &o, ARRAY_SIZE(tests), choose, run);
 }

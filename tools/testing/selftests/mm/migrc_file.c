@@ -16,14 +16,27 @@
  * upper      a file of overlayfs, which has it in its upper directory
  * lower      a file that overlayfs has in its lower directory, written to there
  * unlinked   a file without a name, through /proc/self/fd
+ * verity     FS_IOC_ENABLE_VERITY, by who has it open for reading only: ext4 zeroes what
+ *            follows the end of the file in P, which is what the disk had there. (The
+ *            filesystem needs the feature: mke2fs -O verity.)
  * race       another thread opens and writes while P is moved, which takes long because
  *            64 processes have it mapped: some open() comes in the middle of the walk
+ *
+ * Of a filesystem that was made with a file migrc_image in it, whose words count up:
+ *
+ * image      nobody writes; the old frames must not be used for something else while R
+ *            reads them
+ * copyup     that file as the lower one of overlayfs, with the upper directory on tmpfs:
+ *            who writes to it gets a copy. R keeps what it has mapped, who opens it anew
+ *            reads what was written.
  *
  * These are denied:
  *
  * open       a file that somebody has open for writing
  * dirty      what has not been written back
  * tmpfs      a file of a filesystem that has not opted in
+ * btrfs      another, if that is what --dir is on
+ * mappings   a page with more mappings than a drain should have to look at
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -31,14 +44,19 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <linux/fs.h>
+#include <linux/fsverity.h>
 #include <linux/loop.h>
+#include <linux/magic.h>
 
 #include "migrc.h"
 
 #define NR_PAGES	64
 #define NR_CHILDREN	64
+#define NR_OTHERS	1024
+#define MAX_MAPPINGS	1024	/* mm/migrc/migrc_shim.c has the same */
 #define AGE_MS		60000	/* nothing is flushed for its age */
 #define MAX_PAGES	8192
 
@@ -67,14 +85,18 @@ static struct {
 
 struct test {
 	const char *name;
+	long (*run)(long rounds, const struct migrc_options *o);	/* or run_litmus() */
 	bool (*setup)(void);
+	bool (*renew)(__u64 round);	/* or renew() */
 	bool (*act)(__u64 round);
 	void (*cleanup)(void);
 	void (*done)(void);
 	bool zero;		/* the act leaves zeros */
+	bool dirty;		/* it comes before the move, and is not written back */
 	bool denied;
 	bool private;
-	bool race;
+	bool image;		/* a file that was there; the act does not change what R reads */
+	long times;		/* as many rounds as others have */
 };
 
 static const struct test *test;
@@ -83,7 +105,7 @@ static char path[256];		/* by which it is written */
 static char map_path[256];	/* by which it is mapped */
 static size_t psize, len;
 static char *base;
-static __u64 *word;		/* of P, in its second half */
+static __u64 *word;		/* of P, near its end */
 static off_t word_at;
 static int held_fd = -1;
 static void *buffer;		/* a page, aligned for O_DIRECT */
@@ -91,11 +113,13 @@ static struct migrc_set set;
 
 static __u64 old_value(__u64 round)
 {
-	return 2 * round;
+	return test->image ? word_at / sizeof(__u64) : 2 * round;
 }
 
 static __u64 new_value(__u64 round)
 {
+	if (test->image)
+		return old_value(round);
 	return test->zero ? 0 : 2 * round + 1;
 }
 
@@ -144,19 +168,48 @@ static void map_file(void)
 		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
 	close(fd);
 	madvise(base, len, MADV_NOHUGEPAGE);
+	/* What is read ahead may be large folios, mapped as contiguous blocks on arm64. */
+	madvise(base, len, MADV_RANDOM);
 	word = (__u64 *)(base + word_at);
 	if (madvise(base, len, MADV_POPULATE_READ))
 		ksft_exit_fail_msg("MADV_POPULATE_READ: %s\n", strerror(errno));
 }
 
+/* All pages of it in the page cache, and clean. */
+static void fill_file(off_t size)
+{
+	int fd = must_open(path, O_RDWR | O_CREAT);
+	off_t at;
+
+	if (ftruncate(fd, 0))
+		ksft_exit_fail_msg("%s: %s\n", path, strerror(errno));
+	for (at = 0; at < size; at += psize) {
+		ssize_t n = size - at < (off_t)psize ? size - at : (off_t)psize;
+
+		if (pwrite(fd, buffer, n, at) != n)
+			ksft_exit_fail_msg("%s: %s\n", path, strerror(errno));
+	}
+	if (fsync(fd))
+		ksft_exit_fail_msg("%s: %s\n", path, strerror(errno));
+	close(fd);
+}
+
+static bool renew(__u64 round)
+{
+	int fd = must_open(path, O_RDWR);
+	bool ok = !ftruncate(fd, len) && write_word(fd, old_value(round)) && !fsync(fd);
+
+	close(fd);
+	return ok;
+}
+
 /* The content of before, clean; and nobody has it open for writing. */
 static bool prepare(__u64 round)
 {
-	int fd = must_open(path, O_RDWR), node, i;
+	int node, i;
 
-	if (ftruncate(fd, len) || !write_word(fd, old_value(round)) || fsync(fd))
+	if (!(test->renew ?: renew)(round))
 		ksft_exit_fail_msg("%s: %s\n", path, strerror(errno));
-	close(fd);
 	if (madvise(base, len, MADV_POPULATE_READ))
 		ksft_exit_fail_msg("MADV_POPULATE_READ: %s\n", strerror(errno));
 	node = migrc_node_of(word);
@@ -323,27 +376,43 @@ static bool act_loop(__u64 round)
 
 static char merged[300];
 
+static void make_dir(const char *in, const char *name)
+{
+	char at[300];
+
+	snprintf(at, sizeof(at), "%s/%s", in, name);
+	if (mkdir(at, 0700) && errno != EEXIST)
+		ksft_exit_fail_msg("%s: %s\n", at, strerror(errno));
+}
+
+/* At @top/merged, of @lower and @top/upper. */
+static bool mount_overlay(const char *lower, const char *top)
+{
+	char options[1024];
+
+	make_dir(top, "upper");
+	make_dir(top, "work");
+	make_dir(top, "merged");
+	snprintf(options, sizeof(options), "lowerdir=%s,upperdir=%s/upper,workdir=%s/work", lower,
+		 top, top);
+	snprintf(merged, sizeof(merged), "%s/merged", top);
+	if (!mount("overlay", merged, "overlay", 0, options))
+		return true;
+	merged[0] = '\0';
+	return false;
+}
+
 static bool setup_overlay(bool upper)
 {
-	static const char * const names[] = { "lower", "upper", "work", "merged" };
-	char at[300], options[1024];
-	size_t i;
+	char lower[300];
 
-	for (i = 0; i < ARRAY_SIZE(names); i++) {
-		snprintf(at, sizeof(at), "%s/%s", dir, names[i]);
-		if (mkdir(at, 0700) && errno != EEXIST)
-			ksft_exit_fail_msg("%s: %s\n", at, strerror(errno));
-	}
-	snprintf(options, sizeof(options), "lowerdir=%s/lower,upperdir=%s/upper,workdir=%s/work",
-		 dir, dir, dir);
+	make_dir(dir, "lower");
+	snprintf(lower, sizeof(lower), "%.200s/lower", dir);
 	snprintf(path, sizeof(path), "%.200s/lower/migrc_file", dir);
 	if (!upper)
 		close(must_open(path, O_RDWR | O_CREAT));
-	snprintf(merged, sizeof(merged), "%s/merged", dir);
-	if (mount("overlay", merged, "overlay", 0, options)) {
-		merged[0] = '\0';
+	if (!mount_overlay(lower, dir))
 		return false;
-	}
 	snprintf(map_path, sizeof(map_path), "%.200s/merged/migrc_file", dir);
 	if (upper)
 		snprintf(path, sizeof(path), "%s", map_path);
@@ -364,6 +433,75 @@ static void done_overlay(void)
 {
 	if (merged[0])
 		umount2(merged, MNT_DETACH);
+	merged[0] = '\0';
+}
+
+/* --- a file that was there --------------------------------------------------------- */
+
+static bool setup_image(void)
+{
+	snprintf(map_path, sizeof(map_path), "%.200s/migrc_image", dir);
+	return !access(map_path, R_OK);
+}
+
+static bool renew_image(__u64 round)
+{
+	(void)round;
+	return true;
+}
+
+static char *others;
+
+/* New pages from where the file was, with something else in them. */
+static bool act_image(__u64 round)
+{
+	(void)round;
+	others = migrc_mmap(NR_OTHERS, !migrc_node_of(word), 1);
+	memset(others, 0xff, NR_OTHERS * psize);
+	return true;
+}
+
+static void unmap_others(void)
+{
+	munmap(others, NR_OTHERS * psize);
+}
+
+/* An upper directory that is empty, so another one in each round. */
+static bool renew_copyup(__u64 round)
+{
+	char top[100];
+
+	done_overlay();
+	snprintf(top, sizeof(top), "migrc_overlay.%d.%llu", getpid(), round);
+	make_dir("/dev/shm", top);
+	snprintf(top, sizeof(top), "/dev/shm/migrc_overlay.%d.%llu", getpid(), round);
+	if (!mount_overlay(dir, top))
+		return false;
+	snprintf(map_path, sizeof(map_path), "%.200s/migrc_image", merged);
+	map_file();
+	return true;
+}
+
+static bool setup_copyup(void)
+{
+	return setup_image() && renew_copyup(0);
+}
+
+static bool act_copyup(__u64 round)
+{
+	int fd = must_open(map_path, O_WRONLY);
+	bool ok = write_word(fd, ~round);
+	char *p;
+
+	close(fd);
+	fd = must_open(map_path, O_RDONLY);
+	p = mmap(NULL, len, PROT_READ, MAP_SHARED, fd, 0);
+	close(fd);
+	if (p == MAP_FAILED)
+		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
+	ok &= *(__u64 *)(p + word_at) == ~round;
+	munmap(p, len);
+	return ok;
 }
 
 /* --- others ------------------------------------------------------------------------ */
@@ -384,6 +522,13 @@ static bool setup_tmpfs(void)
 	return true;
 }
 
+static bool setup_btrfs(void)
+{
+	struct statfs fs;
+
+	return !statfs(dir, &fs) && fs.f_type == BTRFS_SUPER_MAGIC;
+}
+
 static bool setup_open(void)
 {
 	held_fd = must_open(path, O_RDWR | O_CREAT);
@@ -396,10 +541,78 @@ static void done_fd(void)
 	held_fd = -1;
 }
 
-/* Dirty in the page cache, and closed. */
-static bool act_dirty(__u64 round)
+/* --- verity ------------------------------------------------------------------------ */
+
+static int block_size;
+
+/* Of the disk. What precedes the end of the file says whether it is the right one. */
+static bool write_block(off_t at, __u64 val)
 {
-	return act_write(round);
+	char *block = aligned_alloc(psize, psize);
+	bool ok = block && pread(held_fd, block, block_size, at) == block_size &&
+		  !memcmp(block, buffer, block_size / 2);
+
+	if (ok) {
+		((__u64 *)block)[word_at % block_size / sizeof(val)] = val;
+		ok = pwrite(held_fd, block, block_size, at) == block_size;
+	}
+	free(block);
+	return ok;
+}
+
+/*
+ * Nobody may write to a file that has verity, so it is another one in each round. ext4
+ * zeroes what follows a file's end when that is written back, and not when it is read.
+ */
+static bool renew_verity(__u64 round)
+{
+	int block = (len - 1) / block_size, fd;
+	bool ok;
+
+	unlink(path);
+	fill_file(len - block_size / 2);
+	fd = must_open(path, O_RDONLY);
+	ok = !ioctl(fd, FIBMAP, &block) && block &&
+	     write_block((off_t)block * block_size, old_value(round)) &&
+	     !posix_fadvise(fd, len - psize, 0, POSIX_FADV_DONTNEED);
+	close(fd);
+	map_file();
+	return ok && *word == old_value(round);
+}
+
+static bool act_verity(__u64 round)
+{
+	struct fsverity_enable_arg arg = {
+		.version = 1,
+		.hash_algorithm = FS_VERITY_HASH_ALG_SHA256,
+		.block_size = block_size,
+	};
+	int fd = must_open(path, O_RDONLY), ret;
+
+	(void)round;
+	ret = ioctl(fd, FS_IOC_ENABLE_VERITY, &arg);
+	close(fd);
+	return !ret;
+}
+
+/* Tried once: the disk must be one that can be written to behind the filesystem's back. */
+static bool setup_verity(void)
+{
+	char node[300];
+	struct stat st;
+	int fd, ret;
+
+	fd = must_open(path, O_RDONLY);
+	ret = fstat(fd, &st) ?: ioctl(fd, FIGETBSZ, &block_size);
+	close(fd);
+	if (ret || block_size > (int)psize)
+		return false;
+	snprintf(node, sizeof(node), "%s.disk", path);
+	if (mknod(node, S_IFBLK | 0600, st.st_dev))
+		return false;
+	held_fd = open(node, O_RDWR | O_DIRECT | O_CLOEXEC);
+	unlink(node);
+	return held_fd >= 0 && renew_verity(1) && act_verity(1) && !unlink(path);
 }
 
 /* --- open() in the middle of a walk ------------------------------------------------ */
@@ -473,9 +686,9 @@ static void end_children(void)
 	}
 }
 
-static long run_race(long rounds, __u64 want)
+static long run_race(long rounds, const struct migrc_options *o)
 {
-	__u64 round, begin, duration_ns = 1000000;
+	__u64 round, begin, duration_ns = 1000000, want = o->want;
 	struct migrc_set only_p;
 	long armed = 0;
 	pthread_t r, w;
@@ -513,6 +726,71 @@ static long run_race(long rounds, __u64 want)
 	return armed;
 }
 
+/* --- how often P is mapped --------------------------------------------------------- */
+
+static bool setup_mappings(void)
+{
+	return !access(MIGRC_STATS, R_OK);
+}
+
+static void map_p(char *at)
+{
+	int fd = must_open(map_path, O_RDONLY), flags = MAP_SHARED | MAP_FIXED | MAP_POPULATE;
+
+	if (mmap(at, psize, PROT_READ, flags, fd, len - psize) != at)
+		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
+	close(fd);
+}
+
+/*
+ * No hook removes this rule: a round looks at both of its sides. P must be deferred with
+ * as many mappings as it may have, and be denied for their number with one more. A limit
+ * that is missing or higher fails the second, a lower one the first.
+ */
+static long run_mappings(long rounds, const struct migrc_options *o)
+{
+	size_t others_len = MAX_MAPPINGS * psize, i;
+	struct tlb_rs_readers readers;
+	char *others, *last;
+	struct migrc_set only_p;
+	long round, armed = 0;
+
+	(void)o;
+	others = mmap(NULL, others_len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (others == MAP_FAILED)
+		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
+	last = others + others_len - psize;
+	for (i = 0; i < MAX_MAPPINGS - 1; i++)
+		map_p(others + i * psize);
+	migrc_set_init(&only_p, base + len - psize, 1);
+	tlb_rs_readers_start(&readers, 1, false, base, len);
+	for (round = 1; round <= rounds; round++) {
+		struct migrc_counters before, d;
+		long long denied;
+		bool ok = true;
+		int more;
+
+		for (more = 0; more < 2; more++) {
+			ok &= prepare(round);
+			if (more)
+				map_p(last);
+			denied = migrc_stat("denied", "mappings");
+			migrc_read(&before);
+			ok &= migrc_move(&only_p, 0, !migrc_node_of(word), MPOL_MF_MOVE_ALL) == 1;
+			migrc_diff(&before, &d);
+			denied = migrc_stat("denied", "mappings") - denied;
+			ok &= more ? denied == 1 : d.val[MIGRC_DEFERRED] == 1;
+			sh.stale += more ? !!d.val[MIGRC_DEFERRED] : !!denied;
+		}
+		munmap(last, psize);
+		armed += ok;
+	}
+	tlb_rs_readers_end(&readers);
+	munmap(others, others_len);
+	migrc_set_free(&only_p);
+	return armed;
+}
+
 /* --- rounds ------------------------------------------------------------------------ */
 
 /* True if the round was armed. */
@@ -523,13 +801,12 @@ static bool litmus_round(__u64 round, bool skipped)
 	bool ok = prepare(round);
 	__u64 pfn;
 
+	if (test->dirty)
+		ok &= test->act(round);
 	STORE(sh.want, new_value(round));
-	if (test->act == act_dirty) {
-		ok &= act_dirty(round);
-		STORE(sh.want, new_value(round));
-	}
+	STORE(sh.last, ~0ULL);
 	STORE(sh.reading, round);
-	WAIT_FOR(LOAD(sh.last) == (test->act == act_dirty ? new_value : old_value)(round));
+	WAIT_FOR(LOAD(sh.last) == (test->dirty ? new_value : old_value)(round));
 	pfn = tlb_rs_pfn(word);
 	before_faults = migrc_faults(sh.tid);
 	migrc_read(&before);
@@ -537,8 +814,11 @@ static bool litmus_round(__u64 round, bool skipped)
 	migrc_diff(&before, &d);
 	ok &= tlb_rs_pfn(word) != pfn;
 	if (test->denied && !skipped) {
-		ok &= !!d.val[MIGRC_DENIED];
-		if (d.val[MIGRC_DEFERRED] >= NR_PAGES) {
+		/* One page is dirty, none may be deferred in the other cases. */
+		long most = test->dirty ? NR_PAGES - 1 : 0;
+
+		ok &= d.val[MIGRC_DENIED] >= NR_PAGES - most;
+		if (d.val[MIGRC_DEFERRED] > most) {
 			ksft_print_msg("%s: deferred\n", test->name);
 			sh.stale++;
 		}
@@ -546,7 +826,7 @@ static bool litmus_round(__u64 round, bool skipped)
 		ok &= d.val[MIGRC_DEFERRED] >= NR_PAGES - NR_PAGES / 16 && !d.val[MIGRC_FLUSH] &&
 		      migrc_faults(sh.tid) == before_faults;
 	}
-	ok &= test->act == act_dirty || test->act(round);
+	ok &= test->dirty || test->act(round);
 	STORE(sh.flag, round);
 	WAIT_FOR(LOAD(sh.ack) == round);
 	if (test->cleanup)
@@ -573,40 +853,35 @@ static long run_litmus(long rounds, const struct migrc_options *o)
 
 static int run(const struct migrc_options *o)
 {
-	long rounds = (o->rounds ?: 20) * (test->race ? 10 : 1), armed = 0;
+	long rounds = (o->rounds ?: 20) * (test->times ?: 1), armed;
 	struct migrc_counters before;
-	int ret = KSFT_SKIP, fd;
+	int ret = KSFT_SKIP;
 
 	memset(&sh, 0, sizeof(sh));
+	base = NULL;
 	snprintf(path, sizeof(path), "%.200s/migrc_file", dir);
 	snprintf(map_path, sizeof(map_path), "%s", path);
-	close(must_open(path, O_RDWR | O_CREAT));
+	if (!test->image)
+		close(must_open(path, O_RDWR | O_CREAT));
 	if (test->setup && !test->setup()) {
 		ksft_print_msg("%s: not available here\n", test->name);
 		goto out;
 	}
-	fd = must_open(path, O_RDWR | O_CREAT);
-	if (ftruncate(fd, 0) || ftruncate(fd, len))
-		ksft_exit_fail_msg("%s: %s\n", path, strerror(errno));
-	for (off_t at = 0; at < (off_t)len; at += psize) {
-		if (pwrite(fd, buffer, psize, at) != (ssize_t)psize)
-			ksft_exit_fail_msg("%s: %s\n", path, strerror(errno));
-	}
-	if (fsync(fd))
-		ksft_exit_fail_msg("%s: %s\n", path, strerror(errno));
-	close(fd);
-	base = NULL;
+	if (!test->image)
+		fill_file(len);
 	map_file();
 	migrc_set_init(&set, base, NR_PAGES);
 
 	migrc_read(&before);
-	armed = test->race ? run_race(rounds, o->want) : run_litmus(rounds, o);
+	armed = (test->run ?: run_litmus)(rounds, o);
 	migrc_record("migrc_file", o, rounds, armed, sh.stale, &before);
 	ret = migrc_judge(o, rounds, armed, sh.stale, false);
-	munmap(base, len);
 	migrc_set_free(&set);
 out:
-	unlink(path);
+	if (base)
+		munmap(base, len);
+	if (!test->image)
+		unlink(path);
 	if (test->done)
 		test->done();
 	return ret;
@@ -623,17 +898,30 @@ static const struct test tests[] = {
 	{ .name = "upper", .setup = setup_upper, .act = act_write, .done = done_overlay },
 	{ .name = "lower", .setup = setup_lower, .act = act_write, .done = done_overlay },
 	{ .name = "unlinked", .setup = setup_unlinked, .act = act_write, .done = done_fd },
-	{ .name = "race", .race = true },
+	{ .name = "verity", .setup = setup_verity, .renew = renew_verity, .act = act_verity,
+	  .zero = true, .done = done_fd },
+	{ .name = "race", .run = run_race, .times = 10 },
+	{ .name = "image", .setup = setup_image, .renew = renew_image, .act = act_image,
+	  .cleanup = unmap_others, .image = true },
+	{ .name = "copyup", .setup = setup_copyup, .renew = renew_copyup, .act = act_copyup,
+	  .done = done_overlay, .image = true },
 	{ .name = "open", .setup = setup_open, .act = act_write, .done = done_fd, .denied = true },
-	{ .name = "dirty", .act = act_dirty, .denied = true },
+	{ .name = "dirty", .act = act_write, .dirty = true, .denied = true },
 	{ .name = "tmpfs", .setup = setup_tmpfs, .act = act_write, .denied = true },
+	{ .name = "btrfs", .setup = setup_btrfs, .act = act_write, .denied = true },
+	{ .name = "mappings", .setup = setup_mappings, .run = run_mappings },
 };
+
+static const char *choose(size_t i)
+{
+	test = &tests[i];
+	return test->name;
+}
 
 int main(int argc, char **argv)
 {
 	struct migrc_options o = { .dir = dir };
 	int status = KSFT_PASS;
-	size_t i, nr = 0;
 
 	ksft_print_header();
 	if (!migrc_options(argc, argv, &o, &status))
@@ -642,35 +930,12 @@ int main(int argc, char **argv)
 	migrc_init(4, MAX_PAGES, AGE_MS);
 	psize = getpagesize();
 	len = NR_PAGES * psize;
-	word_at = len - psize / 4;
+	/* In P's last block, however small that is, and in the second half of it. */
+	word_at = len - 8 * sizeof(__u64);
 	buffer = aligned_alloc(psize, psize);
 	if (!buffer)
 		ksft_exit_fail_msg("no memory\n");
 	memset(buffer, 0x55, psize);
-	for (i = 0; i < ARRAY_SIZE(tests); i++)
-		nr += !o.only || !strcmp(o.only, tests[i].name);
-	if (!nr)
-		ksft_exit_fail_msg("no case '%s'\n", o.only);
 	tlb_rs_pin_cpu(0);
-
-	ksft_set_plan(nr);
-	for (i = 0; i < ARRAY_SIZE(tests); i++) {
-		int ret;
-
-		test = &tests[i];
-		migrc_case = test->name;
-		if (o.only && strcmp(o.only, test->name))
-			continue;
-		if (o.skip && !migrc_skip_hooks(o.skip)) {
-			ksft_test_result_skip("file: %s: cannot remove '%s'\n", test->name, o.skip);
-			continue;
-		}
-		ret = run(&o);
-		migrc_skip_none();
-		ksft_test_result_report(ret, "file: %s%s%s\n", test->name,
-					o.skip ? ", without " : "", o.skip ?: "");
-		/* The next case begins with an empty ledger. */
-		migrc_drain();
-	}
-	ksft_finished();
+	migrc_run("file", &o, ARRAY_SIZE(tests), choose, run);
 }

@@ -1444,21 +1444,27 @@ static const struct test tests[] = {
 	{ .name = "notifier", .run = run_notifier, .rounds = 5 },
 };
 
+static const char *choose(size_t i)
+{
+	test = &tests[i];
+	return test->name;
+}
+
+static int run(const struct migrc_options *o)
+{
+	return test->run(test, o);
+}
+
 int main(int argc, char **argv)
 {
 	struct migrc_options o = { };
 	int status = KSFT_PASS;
-	size_t i, nr = 0;
 
 	ksft_print_header();
 	if (!migrc_options(argc, argv, &o, &status))
 		return status;
 	migrc_init(4, MAX_PAGES, AGE_MS);
 	psize = getpagesize();
-	for (i = 0; i < ARRAY_SIZE(tests); i++)
-		nr += !o.only || !strcmp(o.only, tests[i].name);
-	if (!nr)
-		ksft_exit_fail_msg("no case '%s'\n", o.only);
 	sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (sh == MAP_FAILED)
 		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
@@ -1467,26 +1473,5 @@ int main(int argc, char **argv)
 	sigaction(SIGSEGV, &(struct sigaction){ .sa_handler = on_fault, .sa_flags = SA_NODEFER },
 		  NULL);
 	tlb_rs_pin_cpu(0);
-
-	ksft_set_plan(nr);
-	for (i = 0; i < ARRAY_SIZE(tests); i++) {
-		int ret;
-
-		test = &tests[i];
-		migrc_case = test->name;
-		if (o.only && strcmp(o.only, test->name))
-			continue;
-		if (o.skip && !migrc_skip_hooks(o.skip)) {
-			ksft_test_result_skip("stale: %s: cannot remove '%s'\n", test->name,
-					      o.skip);
-			continue;
-		}
-		ret = test->run(test, &o);
-		migrc_skip_none();
-		ksft_test_result_report(ret, "stale: %s%s%s\n", test->name,
-					o.skip ? ", without " : "", o.skip ?: "");
-		/* The next case begins with an empty ledger. */
-		migrc_drain();
-	}
-	ksft_finished();
+	migrc_run("stale", &o, ARRAY_SIZE(tests), choose, run);
 }

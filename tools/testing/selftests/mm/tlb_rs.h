@@ -551,7 +551,7 @@ struct tlb_rs_setting {
 	char old[64];
 };
 
-static struct tlb_rs_setting tlb_rs_settings[8];
+static struct tlb_rs_setting tlb_rs_settings[16];
 
 static inline void tlb_rs_settings_restore(void)
 {
