@@ -17,7 +17,8 @@ import console  # noqa: E402
 import guest  # noqa: E402
 import soak  # noqa: E402
 
-GOOD = """\
+BEGIN = '{"soak":"begin","seconds":60}\n'
+GOOD = BEGIN + """\
 not ok 4 stress split: 0 done, 3 refused, 0 wrong
 {"test":"migrc_mover","seconds":70,"sweeps":9,"calls":50,"left":1,"gone":0,"worst":%d}
 {"soak":"end","what":"stress-ng","status":%d,"seconds":61}
@@ -29,13 +30,13 @@ not ok 4 stress split: 0 done, 3 refused, 0 wrong
 END = '{"soak":"vmstat","migrc_deferred":9,"migrc_held":%d}\n{"soak":"stats","denied writable":5,"drain age":2}\n'
 
 
-def boot(text, exit_status=0, rounds=1, **more):
+def boot(text, exit_status=0, **more):
     found = "tlb-rs: job start\n" + text + f"\ntlb-rs: job exit {exit_status}\n"
     result = guest.Result(console="[    0.100000] the kernel\n" + found, job_exit=exit_status, seconds=70.4,
                           oracle_summary={"accesses": 1000, "errors": 0}, **more)
     result.records, result.problems = console.records(result.console)
     result.ktap, result.splats = console.ktap(result.console), console.splats(result.console)
-    return soak.summary(result, rounds)
+    return soak.summary(result)
 
 
 class Plan(unittest.TestCase):
@@ -60,13 +61,14 @@ class Plan(unittest.TestCase):
 
     def test_job(self):
         text = soak.job("arm64", 120, 1, 0)
+        self.assertIn("LENGTH=120 ", text)
         self.assertRegex(text, r"\nround 60 '' --\S+ 1 ")
         self.assertRegex(text, r"\nround 60 '--toggle' --\S+ 1 ")
 
 
 class Reading(unittest.TestCase):
     def test_good(self):
-        record = boot(GOOD % (7, 0, 1, 5) + GOOD % (3, 4, 0, 6) + END % 0, rounds=2)
+        record = boot(GOOD % (7, 0, 1, 5) + GOOD % (3, 4, 0, 6) + END % 0)
         self.assertEqual(record["failures"], [])
         self.assertEqual(record["notes"][0], "no time: stress split: 0 done, 3 refused, 0 wrong")
         self.assertIn("status 4", record["notes"][1])
@@ -80,7 +82,8 @@ class Reading(unittest.TestCase):
                            (GOOD.replace("not ok", "ok") % (0, 0, 1, 1) + END % 0, "tlb_batch_stress: status 1"),
                            (GOOD % (0, 0, 137, 1) + END % 0, "tlb_batch_stress: status 137"),
                            (GOOD % (0, 0, 0, 1) + END % 3, "3 pages in the ledger after vm.migrc_enable=0"),
-                           (END % 0, "0 of 1 rounds"),
+                           (END % 0, "0 of 0 rounds"),
+                           (GOOD % (0, 0, 0, 1) + BEGIN + END % 0, "1 of 2 rounds"),
                            ("[    9.000000] vm invoked oom-killer: gfp_mask=0x0\n" + GOOD % (0, 0, 0, 1) + END % 0,
                             "vm invoked oom-killer: gfp_mask=0x0"),
                            ("stress-ng: fail:  [9] vm: wrong\n" + GOOD % (0, 0, 0, 1) + END % 0,
