@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Boot a kernel, run the measured programs, and reduce what they printed to one figure per work.
 
-Counts come from a boot under the TLB meter, and repeat; times come from a boot without it, and only
+Counts come from a boot under the TLB meter, or on x86_64 from the kernel, and repeat; times come from a boot without it, and only
 the ratio of two neighbours in the same boot means anything under emulation.
 """
 
@@ -83,7 +83,7 @@ APPEND = {"arm64": "", "x86_64": "tsc=unstable numa_balancing=disable"}
 def run(arch, kernel, pairs, meter, cpu="max", log=None):
     """Returns {work: {switch: Figure}}; the switch is None on a kernel that has none."""
     result = guest.boot(kernel, arch, job=JOB.format(pairs=pairs, readers=0 if arch == "arm64" else 3),
-                        cpu=cpu, disk="256M", meter=meter, append=APPEND[arch], timeout=900, log=log)
+                        cpu=cpu, disk="256M", meter=meter and arch == "arm64", append=APPEND[arch], timeout=900, log=log)
     if result.exit_status:
         raise SystemExit(f"{kernel}: {result.report()}")
 
