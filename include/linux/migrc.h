@@ -31,7 +31,7 @@ enum migrc_fact {
 	MIGRC_NOTIFIER,		/* others walk this page table */
 	MIGRC_BLOCK,		/* a TLB may hold it as part of a larger block */
 	MIGRC_LOCAL,		/* no other CPU needed a flush */
-	MIGRC_MIXED,		/* some mappings could be deferred, others not */
+	MIGRC_MIXED,		/* some could be deferred, others may be written to */
 	NR_MIGRC_FACTS,
 };
 
@@ -43,7 +43,7 @@ enum migrc_drain_reason {
 	MIGRC_DRAIN_KSWAPD,	/* kswapd is about to look at the watermarks */
 	MIGRC_DRAIN_ISOLATE,	/* page blocks are to be emptied */
 	MIGRC_DRAIN_POISON,	/* memory failure looks at a page */
-	MIGRC_DRAIN_MIXED,	/* a folio of which only some mappings were deferred */
+	MIGRC_DRAIN_MIXED,	/* a folio that some mappings may write to */
 	MIGRC_DRAIN_WRITE,	/* a file may be written to from now on */
 	MIGRC_DRAIN_OFF,	/* vm.migrc_enable=0, and what came too late for it */
 	NR_MIGRC_DRAIN_REASONS,
@@ -70,7 +70,7 @@ enum migrc_hook {
 	MIGRC_HOOK_CLEAN,	/* what was written to keeps write permission */
 	MIGRC_HOOK_PAUSE,	/* nor is it taken away where that costs more than it saves */
 	MIGRC_HOOK_HINT,	/* a reader's NUMA hinting fault does not give it back */
-	MIGRC_HOOK_MIXED,	/* all mappings of a folio, or none */
+	MIGRC_HOOK_MIXED,	/* nothing of a folio that some mapping may write to */
 	MIGRC_HOOK_RECORD,	/* the ledger gets the source */
 	MIGRC_HOOK_EXIT,	/* an mm that exits leaves the list */
 	MIGRC_HOOK_FLUSH,	/* a drain flushes */
@@ -146,7 +146,7 @@ void migrc_count_miss(struct migrc_mm *mm);
 /* mm/migrc/migrc_shim.c */
 bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason);
 bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
-		      unsigned int nr, pte_t pte);
+		      unsigned int nr, pte_t pte, bool block);
 bool migrc_walk_end_slow(struct folio *src);
 bool migrc_still_frozen(struct folio *src);
 void migrc_add_source(struct folio *src);
@@ -231,14 +231,17 @@ static inline bool migrc_may_defer(struct folio *src, enum migrate_reason reason
  * @nr: how many there are
  * @pte: the first, as the clear returned it: the hardware may have made it
  *	dirty until then
+ * @block: whether a TLB may hold some of them as one larger entry. The new pages
+ *	are mapped one by one, and entries of two sizes must not overlap
  *
  * Context: the PTL that the entries were cleared under is held.
  * Return: false if they have to be flushed as ever.
  */
 static inline bool migrc_defer(enum ttu_flags flags, struct vm_area_struct *vma,
-			       unsigned long addr, unsigned int nr, pte_t pte)
+			       unsigned long addr, unsigned int nr, pte_t pte,
+			       bool block)
 {
-	return (flags & TTU_DEFER_RO) && migrc_defer_slow(vma, addr, nr, pte);
+	return (flags & TTU_DEFER_RO) && migrc_defer_slow(vma, addr, nr, pte, block);
 }
 
 /*
@@ -414,7 +417,8 @@ static inline bool migrc_may_defer(struct folio *src,
 }
 
 static inline bool migrc_defer(enum ttu_flags flags, struct vm_area_struct *vma,
-			       unsigned long addr, unsigned int nr, pte_t pte)
+			       unsigned long addr, unsigned int nr, pte_t pte,
+			       bool block)
 {
 	return false;
 }

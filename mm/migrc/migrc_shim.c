@@ -239,7 +239,7 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 }
 
 bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
-		      unsigned int nr, pte_t pte)
+		      unsigned int nr, pte_t pte, bool block)
 {
 	struct migrc_walk *walk = &current->tlb_ubc.migrc;
 	struct mm_struct *mm = vma->vm_mm;
@@ -257,7 +257,7 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 		facts |= BIT(MIGRC_SHARED);
 	if (mm_has_notifiers(mm) && !migrc_skip(MIGRC_HOOK_NOTIFIER))
 		facts |= BIT(MIGRC_NOTIFIER);
-	if (arch_migrc_block(pte))
+	if (block)
 		facts |= BIT(MIGRC_BLOCK);
 	if (facts) {
 		/*
@@ -321,7 +321,7 @@ void migrc_add_source(struct folio *src)
 
 bool migrc_is_for_readers(enum migrate_reason reason)
 {
-	return static_branch_likely(&migrc_key) && migrc_reason_ok(reason);
+	return static_key_enabled(&migrc_key) && migrc_reason_ok(reason);
 }
 
 /*
@@ -352,7 +352,7 @@ pte_t migrc_protect_slow(struct folio *folio, struct vm_area_struct *vma, pte_t 
 
 bool migrc_stays_protected_slow(struct vm_area_struct *vma)
 {
-	return static_branch_likely(&migrc_key) && may_lose_permission(vma) &&
+	return static_key_enabled(&migrc_key) && may_lose_permission(vma) &&
 	       migrc_keeps_protected(&vma->vm_mm->migrc) && !migrc_skip(MIGRC_HOOK_HINT);
 }
 

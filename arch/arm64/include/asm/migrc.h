@@ -24,15 +24,6 @@ static __always_inline void arch_migrc_order(void)
 	dmb(ishst);
 }
 
-/*
- * The new page is mapped entry by entry: if a TLB still held the old one as part of a
- * contiguous block, entries of two sizes would overlap.
- */
-static inline bool arch_migrc_block(pte_t pte)
-{
-	return pte_cont(pte);
-}
-
 static inline void arch_migrc_check_dirty(void *all)
 {
 	if (!(read_sysreg(tcr_el1) & TCR_HD))

@@ -16,12 +16,6 @@ static __always_inline void arch_migrc_order(void)
 	barrier();
 }
 
-/* Entries of several sizes may coexist as long as their attributes agree. */
-static inline bool arch_migrc_block(pte_t pte)
-{
-	return false;
-}
-
 static inline bool arch_migrc_hw_dirty(void)
 {
 	return true;

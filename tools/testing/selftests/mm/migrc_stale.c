@@ -61,9 +61,9 @@
  *            uses the child's mm, its part of the folio is never deferred. So the
  *            parent's is only if hook "mixed" is removed, too.)
  *
- * Others compare counters: mixed (half of a folio is read-only), undo (the move fails
- * since vmsplice() has the page), split (a THP is split), notifier (a device uses
- * the page table).
+ * Others compare counters: mixed (half of a folio is read-only), block (arm64: part of
+ * a folio is mapped by a contiguous block), undo (the move fails since vmsplice() has the
+ * page), split (a THP is split), notifier (a device uses the page table).
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -1245,6 +1245,49 @@ static int run_mixed(const struct test *t, const struct migrc_options *o)
 	return migrc_judge(o, rounds, folios < moved ? folios : moved, stale, t->optional);
 }
 
+#ifdef __aarch64__
+/*
+ * Two contiguous blocks. The first page gets other permissions, which unfolds the first
+ * block; the others are cleared in one go, and what comes first of them is no block.
+ */
+static int run_block(const struct test *t, const struct migrc_options *o)
+{
+	long rounds = o->rounds ?: t->rounds, round, folios = 0, stale = 0, moved = 0;
+	size_t nr = 2 * FOLIO_PAGES, len = nr * psize;
+	struct migrc_counters all;
+
+	if (psize != 4096 || !tlb_rs_setting(THP_SYSFS "hugepages-128kB/enabled", "always") ||
+	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "never")) {
+		ksft_print_msg("%s: no 128 KiB anonymous folios\n", t->name);
+		return KSFT_SKIP;
+	}
+	migrc_write(MIGRC_AGE, AGE_MS);
+	migrc_read(&all);
+	for (round = 0; round < rounds; round++) {
+		char *base = tlb_rs_mmap(len, SZ_2M);
+		struct tlb_rs_counters c;
+		struct migrc_set folio;
+
+		tlb_rs_bind_node(base, len, 0);
+		tlb_rs_fill(base, len, SEED);
+		folios += tlb_rs_is_folio(base, nr);
+		mprotect(base, len, PROT_READ);
+		mprotect(base, psize, PROT_READ | PROT_EXEC);
+		migrc_set_init(&folio, base, 1);
+		tlb_rs_counters_read(&c);
+		moved += migrc_move(&folio, 0, 1, MPOL_MF_MOVE);
+		tlb_rs_counters_diff(&c);
+		/* Not deferred, but flushed as a part of the batch. */
+		stale += c.vmstat[TLB_RS_VMSTAT_PAGES] < (long long)nr - 1;
+		stale += !!tlb_rs_check(base, len, SEED);
+		munmap(base, len);
+		migrc_set_free(&folio);
+	}
+	migrc_record("migrc_stale", o, rounds, folios < moved ? folios : moved, stale, &all);
+	return migrc_judge(o, rounds, folios < moved ? folios : moved, stale, t->optional);
+}
+#endif
+
 /* 16 pages: a pipe has no more room. */
 static int run_undo(const struct test *t, const struct migrc_options *o)
 {
@@ -1438,7 +1481,10 @@ static const struct test tests[] = {
 	{ .name = "fork", .run = run_lost, .rounds = 30, .vmas = NR_VMAS, .act = act_fork },
 	{ .name = "undo", .run = run_undo, .rounds = 10 },
 	{ .name = "split", .run = run_split, .rounds = 5 },
-	/* It chooses the size of folios until exit. */
+	/* They choose the size of folios until exit. */
+#ifdef __aarch64__
+	{ .name = "block", .run = run_block, .rounds = 10 },
+#endif
 	{ .name = "mixed", .run = run_mixed, .rounds = 10 },
 	/* The last: nothing of this process is deferred any more. */
 	{ .name = "notifier", .run = run_notifier, .rounds = 5 },

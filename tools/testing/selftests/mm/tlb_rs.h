@@ -205,7 +205,8 @@ static const char * const tlb_rs_vmstat[] = {
 };
 
 #define TLB_RS_NR_VMSTAT	ARRAY_SIZE(tlb_rs_vmstat)
-#define TLB_RS_VMSTAT_FLUSH	2	/* index of tlb_batch_flush */
+#define TLB_RS_VMSTAT_PAGES	0	/* index of tlb_batch_pages */
+#define TLB_RS_VMSTAT_FLUSH	2	/* of tlb_batch_flush */
 
 struct tlb_rs_counters {
 	__u64 ns;
