@@ -164,6 +164,7 @@ bool migrc_stays_protected_slow(struct vm_area_struct *vma);
 unsigned long migrc_drained_pages(void);
 u64 migrc_now(void);
 void migrc_arm(void);
+void migrc_disarm(void);
 u64 migrc_drain_begin(enum migrc_drain_reason reason);
 unsigned long migrc_account_added(struct folio *folio, unsigned int node,
 				  unsigned long pages);

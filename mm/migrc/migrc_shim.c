@@ -481,6 +481,15 @@ void migrc_arm(void)
 	queue_delayed_work(system_dfl_wq, &migrc_age_work, age_jiffies());
 }
 
+/*
+ * All ledgers are about to be emptied, of everything that the timer was started for:
+ * what comes later starts it anew, and is not drained before its time.
+ */
+void migrc_disarm(void)
+{
+	cancel_delayed_work(&migrc_age_work);
+}
+
 /* Returns how many pages of @node are held now. */
 unsigned long migrc_account_added(struct folio *folio, unsigned int node,
 				  unsigned long pages)
