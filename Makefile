@@ -27,7 +27,8 @@ help:
 #:   make run                 build stock and tlb-rs, boot both, print the comparison
 #:   make test                every test; ends with "N passed, N failed"; SUITE=pages: not among them, on
 #:                            arm64 kernels with pages of 16 and 64 KiB; SUITE=fs: nor this, migrc on
-#:                            xfs, btrfs, erofs and squashfs
+#:                            xfs, btrfs, erofs and squashfs; SUITE=sabotage_x86_64: nor this, all
+#:                            rules of tlb_batch and migrc removed one by one on x86_64, too
 #:   make kernel              build one kernel: build/KVER/ARCH-VARIANT/
 #:   make boot INITRD=file    boot an initramfs of yours; or JOB='shell commands'
 #:   make shell               a shell in the guest

@@ -241,8 +241,8 @@ class Boot:
 
     def initrd(self, script):
         box = initramfs.busybox(self.arch).read_bytes()
-        path = Path(self.tmp.name) / "own.gz"
-        path.write_bytes(initramfs.pack([
+        path = Path(self.tmp.name) / "own.cpio"
+        path.write_bytes(initramfs.newc([
             initramfs.directory("bin"), initramfs.directory("dev"),
             ("dev/console", 0o020600, b"", (5, 1)), initramfs.regular("bin/busybox", box),
             initramfs.regular("init", ("#!/bin/busybox sh\n" + script).encode())]))

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Run every test, print a summary of each suite and at the end `N passed, N failed`.
 
-usage: test.py [SUITE...]     (make test SUITE="style kunit"; default: all but pages, fs)
+usage: test.py [SUITE...]     (make test SUITE="style kunit"; default: all but pages, fs, sabotage_x86_64)
 """
 
 import contextlib
@@ -25,6 +25,7 @@ import kernel as kernel_tool  # noqa: E402
 import measure  # noqa: E402
 import toolchain  # noqa: E402
 
+BEGIN = time.monotonic()
 ARCHES = ("arm64", "x86_64")
 KVER = os.environ.get("KVER", "7.3")
 LOGS = ROOT / "build" / "test"
@@ -45,7 +46,7 @@ class Suite:
     def __init__(self, name):
         self.name, self.passed, self.failed, self.skipped = name, 0, [], []
         self.start = time.monotonic()
-        print(f"\n== {name}", flush=True)
+        print(f"\n== {name}, after {(self.start - BEGIN) / 60:.0f} minutes", flush=True)
 
     def check(self, name, ok, detail=""):
         if ok:
@@ -247,25 +248,24 @@ def kunit(suite):
             print("\n".join(p.stdout.splitlines()[-40:]))
 
 
-PROGRAMS = """
+# A job of several programs is one boot, which takes as long as many of them. One that skips (status 4) is no failure.
+SKIPS = """
 set -e
+run() { "$@" || [ $? -eq 4 ]; }
+"""
+PROGRAMS = """
 echo {switch} > /proc/sys/vm/tlb_batch
 tlb_batch_thp_split --dir /mnt --thps 8
 tlb_batch_move_bench --pages 1024 --readers 2
-tlb_batch_stale_litmus --rounds {rounds} --expect-none
+tlb_batch_stale_litmus --rounds 50 --expect-none
 """
-OURS = """
+HAZARDS = """
+echo 1 > /proc/sys/vm/tlb_batch
 tlb_batch_mark --rounds 20 --expect-none
 tlb_batch_putback
 cat /dev/rust-tlb-batch > /dev/null 2>&1 || true
 dmesg | grep 'rust_tlb_batch: 512 pages'
 cat /sys/kernel/debug/tlb_batch/stats
-"""
-
-# A program that skips (status 4) is no failure.
-HAZARDS = """
-run() { "$@" || [ $? -eq 4 ]; }
-set -e
 run tlb_batch_exit --rounds 6
 run tlb_batch_refault --act lazyfree --rounds 20 --expect-none
 run tlb_batch_refault --act file --dir /mnt --rounds 20 --expect-none
@@ -274,6 +274,8 @@ run tlb_batch_task
 run tlb_batch_dirty --rounds 30 --expect-none
 run tlb_batch_secondary --rounds 4 --expect-none
 """
+# On a disk: what is read back from zram leaves the swap cache at once.
+REFAULT_SWAP = "tlb_batch_refault --act swap --rounds 20 "
 
 
 # Of migrc_stale: what breaks without a hook.
@@ -305,26 +307,21 @@ def programs(suite):
         if not kernel(suite, arch, "debug"):
             continue
         with side_by_side(arch) as start:
-            def run(name, job, arch=arch, start=start, **options):
-                start(boot, suite, name, arch, "debug", job, timeout=900, **options)
+            def run(name, *jobs, arch=arch, start=start, **options):
+                start(boot, suite, name, arch, "debug", "\n".join([SKIPS, *jobs]), timeout=1800, **options)
 
-            for switch, rest in ((1, OURS), (0, "")):
-                run(f"programs tlb_batch={switch}", PROGRAMS.format(switch=switch, rounds=50) + rest, disk="256M",
-                    oracle=True)
-            run("litmus 1000 rounds", "tlb_batch_stale_litmus --rounds 1000 --expect-none")
-            run("stress", "tlb_batch_stress --seconds 30 --toggle", swap="256M", oracle=True)
-            run("hazards", HAZARDS, disk="256M", swap="256M", oracle=True)
-            # On a disk: what is read back from zram leaves the swap cache at once.
-            run("refault of swap", "tlb_batch_refault --act swap --rounds 20 --expect-none", swap="disk:256M",
-                oracle=True)
+            rounds = MIGRC_ROUNDS[arch]
             # x86_64 is emulated by one thread, in which a reader that spins costs the others their time.
-            run("migrc", f"migrc_stale --rounds {MIGRC_ROUNDS[arch]}", swap="disk:256M", mte=True, oracle=arch == "arm64")
-            run("migrc files", f"migrc_file --rounds {MIGRC_ROUNDS[arch]}", disk="verity:256M", oracle=arch == "arm64")
-            run("migrc readmostly", "migrc_readmostly", swap="disk:256M", oracle=arch == "arm64")
-            run("migrc bounds", "set -e\n" +
-                "\n".join(f"migrc_bounds --case {case} || [ $? -eq 4 ]" for case in MIGRC_BOUNDS[arch]))
+            run("migrc", "run " + REFAULT_SWAP + "--expect-none", f"migrc_stale --rounds {rounds}",
+                f"migrc_file --rounds {rounds}", "migrc_readmostly", disk="verity:256M", swap="disk:256M", mte=True,
+                oracle=arch == "arm64")
+            run("tlb_batch", *(PROGRAMS.format(switch=switch) for switch in (0, 1)), HAZARDS, disk="256M", swap="256M",
+                oracle=True)
+            run("stress", "tlb_batch_stress --seconds 30 --toggle", "migrc_stress --seconds 20 --toggle", swap="256M",
+                oracle=True)
+            run("litmus, migrc bounds", "tlb_batch_stale_litmus --rounds 1000 --expect-none",
+                *(f"run migrc_bounds --case {case}" for case in MIGRC_BOUNDS[arch]))
             run("migrc pressure", "migrc_bounds --case pressure", mem="768M")
-            run("migrc stress", "migrc_stress --seconds 20 --toggle", oracle=True)
 
 
 def no_flush_oracle(suite, arch, job):
@@ -337,70 +334,81 @@ def no_flush_oracle(suite, arch, job):
 
 
 def sabotage(suite):
-    """Each test fails when the hook that it is about is removed: here failing is passing."""
-    for arch in ARCHES:
-        if kernel(suite, arch, "debug"):
-            with side_by_side(arch) as start:
-                sabotage_tlb_batch(suite, arch, start)
-                sabotage_migrc(suite, arch, start)
+    """Each test fails when the hook that it is about is removed: here failing is passing.
+
+    On x86_64 only where the code or what the emulated CPU does is its own; sabotage_x86_64 has the rest."""
     if kernel(suite, "arm64", "debug"):
-        boot(suite, "no put-back flush", "arm64", "debug", "tlb_batch_putback --skip putback --expect-missing",
-             meter=True, timeout=900)
+        with side_by_side("arm64") as start:
+            sabotage_tlb_batch(suite, "arm64", start)
+            sabotage_migrc(suite, "arm64", start)
+            start(boot, suite, "no put-back flush", "arm64", "debug",
+                  "tlb_batch_putback --skip putback --expect-missing", meter=True)
+    if kernel(suite, "x86_64", "debug"):
+        with side_by_side("x86_64") as start:
+            start(boot, suite, "tlb_batch without its rules", "x86_64", "debug",
+                  "\n".join([SKIPS, *NO_FLUSH["x86_64"]]), swap="256M", timeout=1800)
+            start(boot, suite, "migrc without its rules", "x86_64", "debug",
+                  "\n".join([SKIPS, *without("migrc_stale", "x86_64", MIGRC_BROKEN_ARCH["x86_64"])]), timeout=1800)
+
+
+def sabotage_x86_64(suite):
+    """What sabotage does on arm64."""
+    if kernel(suite, "x86_64", "debug"):
+        with side_by_side("x86_64") as start:
+            sabotage_tlb_batch(suite, "x86_64", start)
+            sabotage_migrc(suite, "x86_64", start)
+
+
+# A wait that is missing shows only where it is what makes the other CPUs flush; and the invalidation at the end of the
+# walk is enough for an emulated arm64 CPU.
+NO_FLUSH = {arch: (*(f"tlb_batch_stale_litmus --rounds 200 --skip {hook} --expect-stale 100" for hook in hooks),
+                   f"tlb_batch_dirty --rounds 30 --skip {dirty} --expect-lost 1000")
+            for arch, hooks, dirty in (("arm64", ("flush",), "flush"), ("x86_64", ("flush", "sync", "gen"), "dirty"))}
+TLB_BATCH_BROKEN = """
+tlb_batch_mark --rounds 20 --skip mark --expect-stale 5
+tlb_batch_task --case exit --skip
+tlb_batch_task --case enomem --skip
+tlb_batch_task --case fork --skip
+tlb_batch_refault --act guard --dir /mnt --rounds 20 --skip open --expect-stale 5
+tlb_batch_refault --act file --dir /mnt --rounds 20 --skip lock --expect-stale 5
+tlb_batch_secondary --rounds 4 --skip flush --expect-violations 100
+"""
+# x86_64 has this window without the batch, too.
+TLB_BATCH_BROKEN_ARM64 = "tlb_batch_refault --act lazyfree --rounds 20 --skip open --expect-stale 5"
 
 
 def sabotage_tlb_batch(suite, arch, start):
-    skip = "echo {} > /sys/kernel/debug/tlb_batch/skip_hook\n"
-
-    def run(name, job, **options):
-        start(boot, suite, name, arch, "debug", job, timeout=900, **options)
-
-    # A wait that is missing shows only where it is what makes the other CPUs flush.
-    for hook in ("flush",) if arch == "arm64" else ("flush", "sync", "gen"):
-        run(f"no {hook}: litmus", f"tlb_batch_stale_litmus --rounds 200 --skip {hook} --expect-stale 100")
-    run("no mark: munmap race", "tlb_batch_mark --rounds 20 --skip mark --expect-stale 5")
-    start(no_flush_oracle, suite, arch,
-          skip.format("flush") + "tlb_batch_move_bench --pages 128 --readers 2 --touch || true")
+    jobs = [SKIPS, *NO_FLUSH[arch], TLB_BATCH_BROKEN, *([TLB_BATCH_BROKEN_ARM64] if arch == "arm64" else [])]
+    start(boot, suite, "tlb_batch without its rules", arch, "debug", "\n".join(jobs), disk="256M", swap="256M",
+          timeout=1800)
+    start(no_flush_oracle, suite, arch, "echo flush > /sys/kernel/debug/tlb_batch/skip_hook\n"
+          "tlb_batch_move_bench --pages 128 --readers 2 --touch || true")
     # What only the kernel can see: KASAN, and the warning of a task that exits.
     # Which function the access was inlined into is up to the compiler.
     start(reported, suite, "no hold: exit", arch, "tlb_batch_exit --rounds 6 --skip hold", "KASAN reports it",
           "use-after-free in", "tlb_batch_flush_slow")
     start(reported, suite, "owed at exit", arch, "tlb_batch_task --case exit", "the kernel warns", "tlb_batch_exit_slow")
-    run("no exit hook: silence", "tlb_batch_task --case exit --skip")
-    run("no enomem, fork hook: left in task",
-        "tlb_batch_task --case enomem --skip && tlb_batch_task --case fork --skip")
-    if arch == "arm64":  # x86_64 has this window without the batch, too
-        run("no open hook: refault lazyfree",
-            "tlb_batch_refault --act lazyfree --rounds 20 --skip open --expect-stale 5")
-    run("no open hook: refault guard",
-        "tlb_batch_refault --act guard --dir /mnt --rounds 20 --skip open --expect-stale 5", disk="256M")
-    run("no lock hook: refault file",
-        "tlb_batch_refault --act file --dir /mnt --rounds 20 --skip lock --expect-stale 5", disk="256M")
-    run("no lock hook: refault swap",
-        "tlb_batch_refault --act swap --rounds 20 --skip lock --expect-stale 5", swap="disk:256M")
-    # The invalidation at the end of the walk is enough for an emulated arm64 CPU.
-    hook = "flush" if arch == "arm64" else "dirty"
-    run(f"no {hook}: lost increments", f"tlb_batch_dirty --rounds 30 --skip {hook} --expect-lost 1000", swap="256M")
-    run("no flush: secondary TLB", "tlb_batch_secondary --rounds 4 --skip flush --expect-violations 100", swap="256M")
+
+
+def without(program, arch, cases):
+    """Commands that pass if the case breaks without the hook."""
+    rounds = "" if program == "migrc_readmostly" else f" --rounds {MIGRC_ROUNDS[arch]}"
+    return [f"{program}{rounds} --expect-stale 1 --case {case} --skip {hook}" for case, hook in cases]
 
 
 def sabotage_migrc(suite, arch, start):
-    broken = f"migrc_stale --rounds {MIGRC_ROUNDS[arch]} --expect-stale 1 --case {{}} --skip {{}}"
-    start(boot, suite, "migrc without its rules", arch, "debug",
-          "\n".join(["set -e", *(broken.format(*b) for b in MIGRC_BROKEN + MIGRC_BROKEN_ARCH[arch]),
-                     "migrc_bounds --case poison --skip poison --expect-stale 1",
-                     *(["migrc_bounds --case off --skip off --expect-stale 1"] if arch == "arm64" else [])]),
-          swap="disk:256M", mte=True, timeout=900)
-    broken = f"migrc_file --rounds {MIGRC_ROUNDS[arch]} --expect-stale 1 --case {{}} --skip {{}}"
-    start(boot, suite, "migrc files without their rules", arch, "debug",
-          "\n".join(["set -e", *(broken.format(*b) for b in MIGRC_FILE_BROKEN)]), disk="verity:256M", timeout=900)
-    broken = "migrc_readmostly --expect-stale 1 --case {} --skip {}"
-    start(boot, suite, "migrc readmostly without its rules", arch, "debug",
-          "\n".join(["set -e", *(broken.format(*b) for b in MIGRC_READMOSTLY_BROKEN)]), timeout=900)
+    jobs = [SKIPS, REFAULT_SWAP + "--skip lock --expect-stale 5",
+            *without("migrc_stale", arch, MIGRC_BROKEN + MIGRC_BROKEN_ARCH[arch]),
+            *without("migrc_file", arch, MIGRC_FILE_BROKEN),
+            *without("migrc_readmostly", arch, MIGRC_READMOSTLY_BROKEN),
+            "migrc_bounds --case poison --skip poison --expect-stale 1"]
     if arch == "arm64":  # One thread does not open a file while it walks the page tables.
-        start(boot, suite, "migrc files without recheck", arch, "debug",
-              "migrc_file --rounds 50 --expect-stale 1 --case race --skip recheck", disk="256M", timeout=900)
+        jobs += ["migrc_bounds --case off --skip off --expect-stale 1",
+                 "migrc_file --rounds 50 --expect-stale 1 --case race --skip recheck"]
         start(boot, suite, "migrc without pressure", arch, "debug",
               "migrc_bounds --case pressure --rounds 1 --skip pressure,kswapd --expect-stale 1", mem="768M", timeout=900)
+    start(boot, suite, "migrc without its rules", arch, "debug", "\n".join(jobs), disk="verity:256M",
+          swap="disk:256M", mte=True, timeout=1800)
     # Here the debug kernel finds the same.
     for case, hook, rounds in MIGRC_REPORTED[arch]:
         start(reported, suite, f"migrc without {hook}", arch,
@@ -413,11 +421,11 @@ def sabotage_migrc(suite, arch, start):
 def counts(suite):
     """Counts are gates: what the work may cost, in executed instructions; on x86_64, in flushes.
 
-    Those the kernel counts itself, and the debug image, which is built anyway, counts as many."""
-    for arch, variant in (("arm64", "release"), ("x86_64", "debug")):
-        if not kernel(suite, arch, variant):
+    The debug images, which are built anyway, need as many as those without checks."""
+    for arch in ARCHES:
+        if not kernel(suite, arch, "debug"):
             continue
-        figures = measure.run(arch, guest.kernel_path(arch, variant, KVER), 3, True, log=LOGS / f"{arch}-counts.log")
+        figures = measure.run(arch, guest.kernel_path(arch, "debug", KVER), 3, True, log=LOGS / f"{arch}-counts.log")
         for work, switches in figures.items():
             was, now = switches[0].counts, switches[1].counts
             for key, value in now.items():
@@ -425,16 +433,16 @@ def counts(suite):
                 suite.check(f"{arch} {work}: {measure.COUNTS[arch][key]}", value <= most,
                             f"{value:.2f}, with the switch off {was[key]:.2f}, at most {most:.2f}")
         flush = "tlbi" if arch == "arm64" else "nr_tlb_remote_flush"
-        result = boot(suite, "migrc counts", arch, variant, "migrc_move_bench --case once --pairs 2 && "
+        result = boot(suite, "migrc counts", arch, "debug", "migrc_move_bench --case once --pairs 2 && "
                       "migrc_move_bench --case rounds --pairs 1", mem="4G", meter=arch == "arm64")
         for r in (r for r in result.records if r.get("region") in ("migrc_once", "migrc_rounds")):
             count = (r.get("meter") or r)[flush]
             at_most = 2 + r["ns"] // 10**9  # one more for each age cap that has passed
             suite.check(f"{arch} {r['region']}, vm.migrc_enable={r['migrc']}: {flush}",
                         count <= at_most if r["migrc"] else count > at_most, f"{count}, {at_most:.0f}")
-    if (ROOT / "build" / KVER / "arm64-release" / "Image").exists():
+    if (ROOT / "build" / KVER / "arm64-debug" / "Image").exists():
         for cpu, ranges in (("max,lpa2=off", True), ("neoverse-n1", False), ("cortex-a72", False)):
-            result = boot(suite, f"-cpu {cpu}", "arm64", "release",
+            result = boot(suite, f"-cpu {cpu}", "arm64", "debug",
                           "tlb_batch_thp_split --thps 8 && tlb_batch_move_bench --pages 1024", cpu=cpu, meter=True,
                           disk="64M")
             regions = {r["region"]: r for r in result.records if "region" in r}
@@ -487,7 +495,7 @@ def filesystem(suite, arch, name, disk, commands, absent=(), **options):
 
 SUITES = {f.__name__: f for f in (style, tools, verify, off, counts, kunit, programs, sabotage)}
 # For the time that their builds take.
-ON_DEMAND = {f.__name__: f for f in (pages, fs)}
+ON_DEMAND = {f.__name__: f for f in (pages, fs, sabotage_x86_64)}
 
 
 def main():
