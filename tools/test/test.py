@@ -160,19 +160,25 @@ def style(suite):
     suite.command("rustfmt", "rustfmt", "--check", "--edition", "2021", "--config-path", src, *rust)
     suite.check("clippy there (the debug images are built with it, warnings as errors)", shutil.which("clippy-driver"))
     checkpatch = (src / "scripts/checkpatch.pl", "--strict", "--no-signoff", "--terse", "--quiet", f"--root={src}")
-    # A patch to some files says nothing about MAINTAINERS, which has a patch of its own.
-    for patch in sorted((ROOT / "patches").glob("*.patch")):
+
+    def check_patch(patch):
+        # A patch to some files says nothing about MAINTAINERS, which has a patch of its own.
         with patch.open(encoding="utf-8") as text:  # by name, it would be checked as a source file
             suite.command(f"checkpatch {patch.name}", *checkpatch, "--ignore", "FILE_PATH_CHANGES,EMBEDDED_FILENAME",
                           "-", stdin=text, cwd=LOGS)
-    files = [f for d in ("include", "arch", "mm", "tools/testing", "tools/meter") for f in sorted((ROOT / d).rglob("*"))
-             if f.suffix in (".c", ".h", ".S", ".rs")]
-    files += sorted((ROOT / "rust").rglob("*.rs")) + sorted((ROOT / "samples").rglob("*.rs"))
-    for f in files:
+
+    def check_file(f):
         # The layout of TRACE_EVENT() is the tree's, not checkpatch's.
         # And linux/x.h is where asm/x.h may be included.
         ignore = "PARENTHESIS_ALIGNMENT,OPEN_ENDED_LINE,COMPLEX_MACRO" if "trace" in f.parts else "INCLUDE_LINUX"
         suite.command(f"checkpatch {f.relative_to(ROOT)}", *checkpatch, "--ignore", ignore, "--file", f, cwd=LOGS)
+
+    files = [f for d in ("include", "arch", "mm", "tools/testing", "tools/meter") for f in sorted((ROOT / d).rglob("*"))
+             if f.suffix in (".c", ".h", ".S", ".rs")]
+    files += sorted((ROOT / "rust").rglob("*.rs")) + sorted((ROOT / "samples").rglob("*.rs"))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(check_patch, sorted((ROOT / "patches").glob("*.patch"))))
+        list(pool.map(check_file, files))
     missing = [str(f) for f in tracked() if "SPDX-License-Identifier: GPL-2.0" not in f.read_text(errors="replace")[:400]
                and f.name != "series" and f.suffix not in (".patch", ".txt")]
     suite.check("SPDX line on every file", not missing, " ".join(missing))

@@ -152,7 +152,7 @@ static void case_age(long rounds, struct result *r)
 		early += tlb_rs_now_ns() - begin < (age_ms - tick_ms) * 1000000ULL;
 		r->stale += ns >= 5000000000ULL;
 	}
-	ksft_print_msg("age: %ld of %ld times later than %ld ms, at most %llu us; %ld times too early\n",
+	ksft_print_msg("age: %ld of %ld times later than %ld ms, at most %llu us, %ld too early\n",
 		       late, rounds, age_ms + 50, most / 1000, early);
 	/* The host may have been elsewhere now and then. */
 	r->stale += early + (late > rounds / 2);
