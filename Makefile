@@ -55,7 +55,7 @@ help:
 #:   make edit PATCH=name     first, where later patches change the same file
 #:   make clean distclean     remove build/ but for the kernels; all of build/
 #:
-#: Variables: ARCH=arm64|x86_64  VARIANT=release|stock|debug|fs|bench|16k|64k  KVER=7.3|7.2
+#: Variables: ARCH=arm64|x86_64  VARIANT=release|stock|checked|debug|fs|bench|16k|64k  KVER=7.3|7.2
 #:   INSTALL=1 (install packages with sudo; 0: never, not even as root)
 #:   boot, shell: CPU=max SMP=4 MEM=2G DISK=file|size APPEND='kernel arguments' METER=1 ORACLE=1
 #:   TIMEOUT=seconds (selftests: of one command); kernel: LLVM=-NN RUSTC= BINDGEN= RUST_LIB_SRC=

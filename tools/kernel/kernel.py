@@ -22,7 +22,7 @@ import toolchain
 from common import (BUILD, ROOT, Fail, Progress, dotted, lock, logged, main, need_space, say, sha256)
 
 IMAGES = {"arm64": "arch/arm64/boot/Image", "x86_64": "arch/x86/boot/bzImage"}
-VARIANTS = ("stock", "release", "debug", "fs", "bench", "16k", "64k")
+VARIANTS = ("stock", "release", "checked", "debug", "fs", "bench", "16k", "64k")
 # arm64 page sizes other than 4 KiB; otherwise as release.
 PAGE_SIZES = ("16k", "64k")
 # Single objects of the stock and of the patched tree, every option of ours off: must be the same code.
@@ -143,8 +143,8 @@ def patched_tree(name, base, ident):
 
 def fragments(arch, variant):
     names = ["common", arch] + (["release"] if variant in VARIANTS and variant != "stock" else [])
-    names += ["debug"] if variant == "fs" else []
-    names += [variant] if variant in ("debug", "fs", "bench", *PAGE_SIZES) else []
+    names += {"debug": ["checked"], "fs": ["checked", "debug"]}.get(variant, [])
+    names += [variant] if variant in ("checked", "debug", "fs", "bench", *PAGE_SIZES) else []
     files = [ROOT / "config" / f"{n}.fragment" for n in names]
     return [f for f in files if f.exists() or f.stem in ("common", arch)]
 
@@ -211,7 +211,7 @@ def build(a):
     env = {k: v for k, v in os.environ.items() if k not in PRIVATE}
     env |= extra | {"KBUILD_BUILD_USER": "tlb-rs", "KBUILD_BUILD_HOST": "localhost", "LC_ALL": "C"}
     make = ["make", "-C", str(src), f"O={out}", f"ARCH={a.arch}", *variables]
-    if a.variant == "debug" and shutil.which("clippy-driver"):
+    if a.variant in ("checked", "debug") and shutil.which("clippy-driver"):
         make.append("CLIPPY=1")	# a lint stops the build, as CONFIG_WERROR makes it an error
     frags = fragments(a.arch, a.variant)
     if a.objects:

@@ -53,7 +53,7 @@ def same(key, stock, units):
 
 
 # One CPU is the mover's; the readers keep the address space in other CPUs' sets, as x86 needs.
-JOB = ("tlb_batch_thp_split --thps {thps} --pairs {pairs} --readers {readers} --dir /mnt && "
+JOB = ("tlb_batch_thp_split --pairs {pairs} --readers {readers} --dir /mnt && "
        "tlb_batch_move_bench --pairs {pairs} --readers {readers}")
 
 
@@ -80,9 +80,9 @@ class Figure:
 APPEND = {"arm64": "", "x86_64": "tsc=unstable numa_balancing=disable"}
 
 
-def run(arch, kernel, pairs, meter, cpu="max", log=None, thps=32):
+def run(arch, kernel, pairs, meter, cpu="max", log=None):
     """Returns {work: {switch: Figure}}; the switch is None on a kernel that has none."""
-    result = guest.boot(kernel, arch, job=JOB.format(thps=thps, pairs=pairs, readers=0 if arch == "arm64" else 3),
+    result = guest.boot(kernel, arch, job=JOB.format(pairs=pairs, readers=0 if arch == "arm64" else 3),
                         cpu=cpu, disk="256M", meter=meter and arch == "arm64", append=APPEND[arch], timeout=900, log=log)
     if result.exit_status:
         raise SystemExit(f"{kernel}: {result.report()}")

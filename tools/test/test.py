@@ -28,6 +28,9 @@ import toolchain  # noqa: E402
 BEGIN = time.monotonic()
 ARCHES = ("arm64", "x86_64")
 KVER = os.environ.get("KVER", "7.3")
+# What is tested: all checkers on one architecture; on the other, whose emulation has one thread for all CPUs, all but
+# KASAN and lockdep, which make it several times slower. make soak has them on both.
+IMAGE = {"arm64": "debug", "x86_64": "checked"}
 LOGS = ROOT / "build" / "test"
 # Objects of the files that the series changes, and of those that its headers change most. Those in which nothing is of
 # an architecture are compiled for one.
@@ -237,9 +240,9 @@ def off(suite):
 def kunit(suite):
     """The debug images run the suites at boot, on 4 CPUs; kunit.py reads the log."""
     for arch in ARCHES:
-        if not kernel(suite, arch, "debug"):
+        if not kernel(suite, arch, IMAGE[arch]):
             continue
-        result = boot(suite, "kunit", arch, "debug", "true", cases=False, append="")
+        result = boot(suite, "kunit", arch, IMAGE[arch], "true", cases=False, append="")
         log = LOGS / f"{arch}-kunit.log"
         # kunit.py gives the number of cases in its last line.
         p = subprocess.run([sys.executable, "tools/testing/kunit/kunit.py", "parse", log], cwd=tree(), text=True,
@@ -313,11 +316,11 @@ MIGRC_BOUNDS = {"arm64": ("limit", "age", "exit", "off", "poison"), "x86_64": ("
 def programs(suite):
     """The guest programs on the debug image: switch on and off, the oracle watching every access."""
     for arch in ARCHES:
-        if not kernel(suite, arch, "debug"):
+        if not kernel(suite, arch, IMAGE[arch]):
             continue
         with side_by_side(arch) as start:
             def run(name, *jobs, arch=arch, start=start, **options):
-                start(boot, suite, name, arch, "debug", "\n".join([SKIPS, *jobs]), timeout=1800, **options)
+                start(boot, suite, name, arch, IMAGE[arch], "\n".join([SKIPS, *jobs]), timeout=1800, **options)
 
             rounds = MIGRC_ROUNDS[arch]
             # x86_64 is emulated by one thread, in which a reader that spins costs the others their time.
@@ -352,11 +355,11 @@ def sabotage(suite):
             sabotage_migrc(suite, "arm64", start)
             start(boot, suite, "no put-back flush", "arm64", "debug",
                   "tlb_batch_putback --skip putback --expect-missing", meter=True)
-    if kernel(suite, "x86_64", "debug"):
+    if kernel(suite, "x86_64", "checked"):
         with side_by_side("x86_64") as start:
-            start(boot, suite, "tlb_batch without its rules", "x86_64", "debug",
+            start(boot, suite, "tlb_batch without its rules", "x86_64", "checked",
                   "\n".join([SKIPS, *NO_FLUSH["x86_64"]]), swap="256M", timeout=1800)
-            start(boot, suite, "migrc without its rules", "x86_64", "debug",
+            start(boot, suite, "migrc without its rules", "x86_64", "checked",
                   "\n".join([SKIPS, *without("migrc_stale", "x86_64", MIGRC_BROKEN_ARCH["x86_64"])]), timeout=1800)
 
 
@@ -430,12 +433,11 @@ def sabotage_migrc(suite, arch, start):
 def counts(suite):
     """Counts are gates: what the work may cost, in executed instructions; on x86_64, in flushes.
 
-    The debug images, which are built anyway, need as many as those without checks."""
-    for arch in ARCHES:
-        if not kernel(suite, arch, "debug"):
+    Those the kernel counts itself, so that the image with checks, which is built anyway, will do."""
+    for arch, variant in (("arm64", "release"), ("x86_64", "checked")):
+        if not kernel(suite, arch, variant):
             continue
-        figures = measure.run(arch, guest.kernel_path(arch, "debug", KVER), 3, True, log=LOGS / f"{arch}-counts.log",
-                              thps=16)
+        figures = measure.run(arch, guest.kernel_path(arch, variant, KVER), 3, True, log=LOGS / f"{arch}-counts.log")
         for work, switches in figures.items():
             was, now = switches[0].counts, switches[1].counts
             for key, value in now.items():
@@ -443,16 +445,16 @@ def counts(suite):
                 suite.check(f"{arch} {work}: {measure.COUNTS[arch][key]}", value <= most,
                             f"{value:.2f}, with the switch off {was[key]:.2f}, at most {most:.2f}")
         flush = "tlbi" if arch == "arm64" else "nr_tlb_remote_flush"
-        result = boot(suite, "migrc counts", arch, "debug", "migrc_move_bench --case once --pairs 2 && "
+        result = boot(suite, "migrc counts", arch, variant, "migrc_move_bench --case once --pairs 2 && "
                       "migrc_move_bench --case rounds --pairs 1", mem="4G", meter=arch == "arm64")
         for r in (r for r in result.records if r.get("region") in ("migrc_once", "migrc_rounds")):
             count = (r.get("meter") or r)[flush]
             at_most = 2 + r["ns"] // 10**9  # one more for each age cap that has passed
             suite.check(f"{arch} {r['region']}, vm.migrc_enable={r['migrc']}: {flush}",
                         count <= at_most if r["migrc"] else count > at_most, f"{count}, {at_most:.0f}")
-    if (ROOT / "build" / KVER / "arm64-debug" / "Image").exists():
+    if (ROOT / "build" / KVER / "arm64-release" / "Image").exists():
         for cpu, ranges in (("max,lpa2=off", True), ("neoverse-n1", False), ("cortex-a72", False)):
-            result = boot(suite, f"-cpu {cpu}", "arm64", "debug",
+            result = boot(suite, f"-cpu {cpu}", "arm64", "release",
                           "tlb_batch_thp_split --thps 8 && tlb_batch_move_bench --pages 1024", cpu=cpu, meter=True,
                           disk="64M")
             regions = {r["region"]: r for r in result.records if "region" in r}
