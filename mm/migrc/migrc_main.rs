@@ -128,8 +128,9 @@ fn drain(reason: DrainReason) {
     let _guard = DRAIN.lock();
     // SAFETY: The lock is held.
     let begin = unsafe { bindings::migrc_drain_begin(reason) };
-    // SAFETY: Stops a timer. Who added first started it after that, so it is either not yet
-    // started, or for sources that leave the ledger here.
+    // Who added first starts the timer after that: it is either not yet started, or for sources
+    // that leave the ledgers here.
+    // SAFETY: Stops a timer that exists statically, which may be done at any time.
     unsafe { bindings::migrc_disarm() };
     for ledger in ledgers() {
         ledger.lock().splice_into(&mut unflushed);

@@ -3,7 +3,7 @@
 """Boots a kernel in QEMU (TCG), runs a job in it and returns the results.
 
     guest.py boot --arch arm64 --kernel Image --job 'thp_split --count 32' --meter
-    guest.py boot --arch x86_64 --initrd any.cpio     a user's own initramfs
+    guest.py boot --arch x86_64 --initrd any.cpio    a user's own initramfs
     guest.py shell --arch arm64                      busybox on the console
     guest.py programs --arch arm64                   compile the guest programs
 

@@ -238,7 +238,7 @@ def off(suite):
 
 
 def kunit(suite):
-    """The debug images run the suites at boot, on 4 CPUs; kunit.py reads the log."""
+    """The images run the suites at boot, on 4 CPUs; kunit.py reads the log."""
     for arch in ARCHES:
         if not kernel(suite, arch, IMAGE[arch]):
             continue
@@ -314,7 +314,7 @@ MIGRC_BOUNDS = {"arm64": ("limit", "age", "exit", "off", "poison"), "x86_64": ("
 
 
 def programs(suite):
-    """The guest programs on the debug image: switch on and off, the oracle watching every access."""
+    """The guest programs on those images: switch on and off, the oracle watching every access."""
     for arch in ARCHES:
         if not kernel(suite, arch, IMAGE[arch]):
             continue
@@ -355,11 +355,11 @@ def sabotage(suite):
             sabotage_migrc(suite, "arm64", start)
             start(boot, suite, "no put-back flush", "arm64", "debug",
                   "tlb_batch_putback --skip putback --expect-missing", meter=True)
-    if kernel(suite, "x86_64", "checked"):
+    if kernel(suite, "x86_64", IMAGE["x86_64"]):
         with side_by_side("x86_64") as start:
-            start(boot, suite, "tlb_batch without its rules", "x86_64", "checked",
+            start(boot, suite, "tlb_batch without its rules", "x86_64", IMAGE["x86_64"],
                   "\n".join([SKIPS, *NO_FLUSH["x86_64"]]), swap="256M", timeout=1800)
-            start(boot, suite, "migrc without its rules", "x86_64", "checked",
+            start(boot, suite, "migrc without its rules", "x86_64", IMAGE["x86_64"],
                   "\n".join([SKIPS, *without("migrc_stale", "x86_64", MIGRC_BROKEN_ARCH["x86_64"])]), timeout=1800)
 
 
@@ -434,7 +434,7 @@ def counts(suite):
     """Counts are gates: what the work may cost, in executed instructions; on x86_64, in flushes.
 
     Those the kernel counts itself, so that the image with checks, which is built anyway, will do."""
-    for arch, variant in (("arm64", "release"), ("x86_64", "checked")):
+    for arch, variant in (("arm64", "release"), ("x86_64", IMAGE["x86_64"])):
         if not kernel(suite, arch, variant):
             continue
         figures = measure.run(arch, guest.kernel_path(arch, variant, KVER), 3, True, log=LOGS / f"{arch}-counts.log")
