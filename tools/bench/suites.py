@@ -545,7 +545,7 @@ MORE_WORKLOADS = [
 
 def workloads(result):
     for arch in result.context.arches:
-        pairs, machine = 15, {"mem": "4G", "disk": "256M"}
+        pairs, machine = 7, {"mem": "4G", "disk": "256M"}
         found, commands = {}, []
         for name in WORKLOADS:
             records, text, _ = boot(result.context, arch, f"migrc_workload --case {name} --pairs {pairs}", **machine)
