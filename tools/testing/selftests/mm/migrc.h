@@ -313,6 +313,47 @@ static const char *migrc_case;
 	}									\
 } while (0)
 
+/*
+ * R, on CPU 1, reads the word *@word_at over and over, without a system call, until it sees the
+ * flag of the round; what it reads then has to be @want.
+ */
+struct migrc_reader {
+	/* By main. */
+	__u64 **word_at;
+	__u64 reading;		/* the round in which R may read */
+	__u64 want;		/* what R should read at last */
+	__u64 flag;		/* the round in which it was written */
+	bool stop;
+	/* By R. */
+	__u64 ack;
+	__u64 last;
+	__u64 stale;
+	pid_t tid;
+};
+
+static inline void *migrc_reader(void *arg)
+{
+	struct migrc_reader *r = arg;
+	__u64 round;
+
+	tlb_rs_pin_cpu(1);
+	STORE(r->tid, (pid_t)syscall(SYS_gettid));
+	for (round = 1;; round++) {
+		const __u64 *word;
+
+		while (LOAD(r->reading) != round) {
+			if (LOAD(r->stop))
+				return NULL;
+		}
+		word = *r->word_at;
+		while (LOAD(r->flag) != round)
+			__atomic_store_n(&r->last, __atomic_load_n(word, __ATOMIC_RELAXED),
+					 __ATOMIC_RELAXED);
+		r->stale += __atomic_load_n(word, __ATOMIC_RELAXED) != LOAD(r->want);
+		STORE(r->ack, round);
+	}
+}
+
 /* Page faults of a thread so far, or -1. */
 static inline long long migrc_faults(pid_t tid)
 {

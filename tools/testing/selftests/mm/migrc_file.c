@@ -64,24 +64,19 @@
 #define MADV_POPULATE_READ	22
 #endif
 
+static __u64 *word;		/* of P, near its end */
+static struct migrc_reader sh = { .word_at = &word };
+
 static struct {
 	/* By main. */
-	__u64 reading;		/* the round in which R may read P */
-	__u64 want;		/* what R should read at last */
-	__u64 flag;		/* the round in which it was written */
-	bool stop;
-	/* By R. */
-	__u64 ack;
-	__u64 last;
-	__u64 stale;
-	pid_t tid;
-	__u64 stale_round;
-	__u64 go;		/* the round in which the racer should write, by main */
+	__u64 go;		/* the round in which the racer should write */
 	__u64 delay_ns;
+	/* By who reads meanwhile. */
+	__u64 stale_round;
 	/* By the racer. */
 	__u64 opened_ns;
 	__u64 written;		/* what its last write that has returned wrote */
-} sh;
+} race;
 
 struct test {
 	const char *name;
@@ -105,7 +100,6 @@ static char path[256];		/* by which it is written */
 static char map_path[256];	/* by which it is mapped */
 static size_t psize, len;
 static char *base;
-static __u64 *word;		/* of P, near its end */
 static off_t word_at;
 static int held_fd = -1;
 static void *buffer;		/* a page, aligned for O_DIRECT */
@@ -135,26 +129,6 @@ static int must_open(const char *name, int flags)
 static bool write_word(int fd, __u64 val)
 {
 	return pwrite(fd, &val, sizeof(val), word_at) == sizeof(val);
-}
-
-static void *reader(void *arg)
-{
-	__u64 round;
-
-	(void)arg;
-	tlb_rs_pin_cpu(1);
-	STORE(sh.tid, (pid_t)syscall(SYS_gettid));
-	for (round = 1;; round++) {
-		while (LOAD(sh.reading) != round) {
-			if (LOAD(sh.stop))
-				return NULL;
-		}
-		while (LOAD(sh.flag) != round)
-			__atomic_store_n(&sh.last, __atomic_load_n(word, __ATOMIC_RELAXED),
-					 __ATOMIC_RELAXED);
-		sh.stale += __atomic_load_n(word, __ATOMIC_RELAXED) != LOAD(sh.want);
-		STORE(sh.ack, round);
-	}
 }
 
 /* Anew if it was mapped before. */
@@ -629,17 +603,17 @@ static void *racer(void *arg)
 	while (!LOAD(sh.stop)) {
 		int fd;
 
-		if (LOAD(sh.go) == round)
+		if (LOAD(race.go) == round)
 			continue;
-		round = LOAD(sh.go);
+		round = LOAD(race.go);
 		start = tlb_rs_now_ns();
-		while (tlb_rs_now_ns() - start < sh.delay_ns)
+		while (tlb_rs_now_ns() - start < race.delay_ns)
 			;
 		fd = must_open(path, O_WRONLY);
-		sh.opened_ns = tlb_rs_now_ns();
+		race.opened_ns = tlb_rs_now_ns();
 		if (!write_word(fd, new_value(round)))
 			ksft_exit_fail_msg("%s: %s\n", path, strerror(errno));
-		STORE(sh.written, new_value(round));
+		STORE(race.written, new_value(round));
 		close(fd);
 	}
 	return NULL;
@@ -650,10 +624,10 @@ static void *race_reader(void *arg)
 	(void)arg;
 	tlb_rs_pin_cpu(1);
 	while (!LOAD(sh.stop)) {
-		__u64 written = LOAD(sh.written);
+		__u64 written = LOAD(race.written);
 
 		if (__atomic_load_n(word, __ATOMIC_RELAXED) < written)
-			STORE(sh.stale_round, LOAD(sh.go));
+			STORE(race.stale_round, LOAD(race.go));
 	}
 	return NULL;
 }
@@ -705,17 +679,17 @@ static long run_race(long rounds, const struct migrc_options *o)
 
 		prepare(round);
 		node = !migrc_node_of(word);
-		sh.delay_ns = duration_ns / 32 * (round % 32);
+		race.delay_ns = duration_ns / 32 * (round % 32);
 		begin = tlb_rs_now_ns();
-		STORE(sh.go, round);
+		STORE(race.go, round);
 		migrc_move(&only_p, 0, node, MPOL_MF_MOVE_ALL);
 		end = tlb_rs_now_ns();
 		duration_ns = end - begin;
-		WAIT_FOR(LOAD(sh.written) == new_value(round));
-		armed += sh.opened_ns < end;
+		WAIT_FOR(LOAD(race.written) == new_value(round));
+		armed += race.opened_ns < end;
 		/* For R to look. */
 		tlb_rs_sleep_us(1000);
-		sh.stale += LOAD(sh.stale_round) == round;
+		sh.stale += LOAD(race.stale_round) == round;
 		migrc_expire();
 	}
 	STORE(sh.stop, true);
@@ -841,7 +815,7 @@ static long run_litmus(long rounds, const struct migrc_options *o)
 	long round, armed = 0;
 	pthread_t r;
 
-	if (pthread_create(&r, NULL, reader, NULL))
+	if (pthread_create(&r, NULL, migrc_reader, &sh))
 		ksft_exit_fail_msg("cannot start a thread\n");
 	WAIT_FOR(LOAD(sh.tid));
 	for (round = 1; migrc_more(o, rounds, round - 1, armed, sh.stale); round++)

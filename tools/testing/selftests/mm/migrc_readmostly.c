@@ -35,22 +35,11 @@
 #define START		4096	/* Credit::START and PAGE in mm/migrc/readmostly.rs */
 #define SHARE		64
 
-static struct {
-	/* By main. */
-	__u64 reading;		/* the round in which R may read P */
-	__u64 want;		/* what R should read at last */
-	__u64 flag;		/* the round in which it was written */
-	bool stop;
-	/* By R. */
-	__u64 ack;
-	__u64 last;
-	__u64 stale;
-	pid_t tid;
-} sh;
+static __u64 *last_page;
+static struct migrc_reader sh = { .word_at = &last_page };
 
 static size_t psize, nr_pages;
 static char *base;
-static __u64 *last_page;
 static struct migrc_set set;
 
 static void map_pages(size_t nr)
@@ -131,26 +120,6 @@ static int judge(const struct migrc_options *o, bool ok, const char *why)
 
 /* --- table ------------------------------------------------------------------------- */
 
-static void *reader(void *arg)
-{
-	__u64 round;
-
-	(void)arg;
-	tlb_rs_pin_cpu(1);
-	STORE(sh.tid, (pid_t)syscall(SYS_gettid));
-	for (round = 1;; round++) {
-		while (LOAD(sh.reading) != round) {
-			if (LOAD(sh.stop))
-				return NULL;
-		}
-		while (LOAD(sh.flag) != round)
-			__atomic_store_n(&sh.last, __atomic_load_n(last_page, __ATOMIC_RELAXED),
-					 __ATOMIC_RELAXED);
-		sh.stale += __atomic_load_n(last_page, __ATOMIC_RELAXED) != LOAD(sh.want);
-		STORE(sh.ack, round);
-	}
-}
-
 /* True if the round was armed. */
 static bool table_round(__u64 round)
 {
@@ -183,7 +152,7 @@ static int run_table(const struct migrc_options *o)
 	memset(&sh, 0, sizeof(sh));
 	map_pages(NR_PAGES);
 	migrc_read(&before);
-	if (pthread_create(&r, NULL, reader, NULL))
+	if (pthread_create(&r, NULL, migrc_reader, &sh))
 		ksft_exit_fail_msg("cannot start a thread\n");
 	WAIT_FOR(LOAD(sh.tid));
 	move(2);
