@@ -441,20 +441,22 @@ def migrc(result):
 
 
 def migrc_off(result, arch):
-    """With the switches off, against stock: what the kernel executes. Times of two boots differ by more than that."""
-    insns, rows, commands = {}, [], []
+    """With the switches off, against stock: what the kernel executes. Times of two boots differ by more than that.
+
+    The least of many: a tick comes when the host's time has come, and is no work of a migration."""
+    insns, rows, commands, pairs = {}, [], [], 15
     for variant in ("stock", result.context.variant):
-        records, text, _ = boot(result.context, arch, "tlb_batch_move_bench --pairs 5", variant=variant, mem="4G", meter=True,
-                                append="numa_balancing=disable")
+        records, text, _ = boot(result.context, arch, f"tlb_batch_move_bench --pairs {pairs}", variant=variant, mem="4G",
+                                meter=True, append="numa_balancing=disable")
         for region, by in samples(records).items():
             insns.setdefault(region, []).append([r["meter"]["insns_kernel"] / r["pages"] for r in by.get(None) or by[0]])
         commands.append(text)
     for region, (stock, ours) in insns.items():
-        low, high = statistics.median(stock), statistics.median(ours)
-        rows.append([MIGRC[region.replace("move", "migrc")], f"{low:.0f} ({min(stock):.0f} to {max(stock):.0f})",
-                     f"{high:.0f} ({min(ours):.0f} to {max(ours):.0f})", f"{high / low:.4f}"])
-        result.gate(f"{arch}: {rows[-1][0]}, instructions with migrc and tlb_batch off over stock", high / low, 1.01)
-    result.table(f"{arch}: instructions of the kernel for each page that is moved, median of 5 (least to most)",
+        ratio = min(ours) / min(stock)
+        rows.append([MIGRC[region.replace("move", "migrc")],
+                     *(f"{min(found):.0f} ({statistics.median(found):.0f})" for found in (stock, ours)), f"{ratio:.4f}"])
+        result.gate(f"{arch}: {rows[-1][0]}, instructions with migrc and tlb_batch off over stock", ratio, 1.01)
+    result.table(f"{arch}: instructions of the kernel for each page that is moved, least of {pairs} (median)",
                  ["work", "stock", "tlb-rs, both switches 0", "ratio"], rows, *commands)
 
 

@@ -65,7 +65,7 @@
 #endif
 
 static __u64 *word;		/* of P, near its end */
-static struct migrc_reader sh = { .word_at = &word };
+static struct migrc_reader sh;
 
 static struct {
 	/* By main. */
@@ -831,7 +831,8 @@ static int run(const struct migrc_options *o)
 	struct migrc_counters before;
 	int ret = KSFT_SKIP;
 
-	memset(&sh, 0, sizeof(sh));
+	sh = (struct migrc_reader){ .word_at = &word };
+	memset(&race, 0, sizeof(race));
 	base = NULL;
 	snprintf(path, sizeof(path), "%.200s/migrc_file", dir);
 	snprintf(map_path, sizeof(map_path), "%s", path);

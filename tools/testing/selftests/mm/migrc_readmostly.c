@@ -36,7 +36,7 @@
 #define SHARE		64
 
 static __u64 *last_page;
-static struct migrc_reader sh = { .word_at = &last_page };
+static struct migrc_reader sh;
 
 static size_t psize, nr_pages;
 static char *base;
@@ -149,7 +149,7 @@ static int run_table(const struct migrc_options *o)
 	pthread_t r;
 	int ret;
 
-	memset(&sh, 0, sizeof(sh));
+	sh = (struct migrc_reader){ .word_at = &last_page };
 	map_pages(NR_PAGES);
 	migrc_read(&before);
 	if (pthread_create(&r, NULL, migrc_reader, &sh))
