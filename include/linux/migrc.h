@@ -79,6 +79,7 @@ enum migrc_hook {
 	MIGRC_HOOK_KSWAPD,	/* kswapd drains */
 	MIGRC_HOOK_ISOLATE,	/* who empties page blocks drains */
 	MIGRC_HOOK_POISON,	/* memory failure drains */
+	MIGRC_HOOK_DISARM,	/* a drain stops the timer of what it drains */
 	NR_MIGRC_HOOKS,
 };
 

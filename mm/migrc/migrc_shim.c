@@ -487,7 +487,8 @@ void migrc_arm(void)
  */
 void migrc_disarm(void)
 {
-	cancel_delayed_work(&migrc_age_work);
+	if (!migrc_skip(MIGRC_HOOK_DISARM))
+		cancel_delayed_work(&migrc_age_work);
 }
 
 /* Returns how many pages of @node are held now. */
@@ -694,6 +695,7 @@ static const char * const migrc_hook_names[NR_MIGRC_HOOKS] = {
 	[MIGRC_HOOK_KSWAPD]	= "kswapd",
 	[MIGRC_HOOK_ISOLATE]	= "isolate",
 	[MIGRC_HOOK_POISON]	= "poison",
+	[MIGRC_HOOK_DISARM]	= "disarm",
 };
 
 static int stats_show(struct seq_file *m, void *unused)
