@@ -25,10 +25,11 @@ help:
 #: tlb-rs: less TLB maintenance in Linux, in Rust
 #:
 #:   make run                 build stock and tlb-rs, boot both, print the comparison
-#:   make test                every test; ends with "N passed, N failed"; SUITE=pages: not among them, on
-#:                            arm64 kernels with pages of 16 and 64 KiB; SUITE=fs: nor this, migrc on
-#:                            xfs, btrfs, erofs and squashfs; SUITE=sabotage_x86_64: nor this, all
-#:                            rules of tlb_batch and migrc removed one by one on x86_64, too
+#:   make test                every test; ends with "N passed, N failed". Not among them, for their time:
+#:                            SUITE=debug: all boots under generic KASAN and lockdep
+#:                            SUITE=pages: arm64 kernels with pages of 16 and 64 KiB
+#:                            SUITE=fs: migrc on xfs, btrfs, erofs and squashfs
+#:                            SUITE=sabotage_x86_64: all rules removed one by one on x86_64, too
 #:   make kernel              build one kernel: build/KVER/ARCH-VARIANT/
 #:   make boot INITRD=file    boot an initramfs of yours; or JOB='shell commands'
 #:   make shell               a shell in the guest

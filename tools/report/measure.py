@@ -83,7 +83,7 @@ APPEND = {"arm64": "", "x86_64": "tsc=unstable numa_balancing=disable"}
 def run(arch, kernel, pairs, meter, cpu="max", log=None):
     """Returns {work: {switch: Figure}}; the switch is None on a kernel that has none."""
     result = guest.boot(kernel, arch, job=JOB.format(pairs=pairs, readers=0 if arch == "arm64" else 3),
-                        cpu=cpu, disk="256M", meter=meter and arch == "arm64", append=APPEND[arch], timeout=900, log=log)
+                        cpu=cpu, disk="256M", meter=meter and arch == "arm64", append=f"kunit.enable=0 {APPEND[arch]}", timeout=900, log=log)
     if result.exit_status:
         raise SystemExit(f"{kernel}: {result.report()}")
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Run every test, print a summary of each suite and at the end `N passed, N failed`.
 
-usage: test.py [SUITE...]     (make test SUITE="style kunit"; default: all but pages, fs, sabotage_x86_64)
+usage: test.py [SUITE...]     (make test SUITE="style kunit"; default: all but debug, pages, fs, sabotage_x86_64)
 """
 
 import contextlib
@@ -28,9 +28,9 @@ import toolchain  # noqa: E402
 BEGIN = time.monotonic()
 ARCHES = ("arm64", "x86_64")
 KVER = os.environ.get("KVER", "7.3")
-# What is tested: all checkers on one architecture; on the other, whose emulation has one thread for all CPUs, all but
-# KASAN and lockdep, which make it several times slower. make soak has them on both.
-IMAGE = {"arm64": "debug", "x86_64": "checked"}
+# What is tested: the image with all checkers but lockdep and KASAN, which make builds and boots several times slower:
+# SUITE=debug and make soak have them.
+IMAGE = "checked"
 LOGS = ROOT / "build" / "test"
 # Objects of the files that the series changes, and of those that its headers change most. Those in which nothing is of
 # an architecture are compiled for one.
@@ -151,8 +151,8 @@ def side_by_side(arch):
 
 
 def reported(suite, name, arch, job, says, *words, **options):
-    """Boot a debug image that must complain, in these words."""
-    result = boot(suite, name, arch, "debug", job, want=guest.SPLAT, timeout=900, **options)
+    """Boot an image that must complain, in these words."""
+    result = boot(suite, name, arch, IMAGE, job, want=guest.SPLAT, timeout=900, **options)
     suite.check(f"{arch} {name}: {says}", any(all(word in splat for word in words) for splat in result.splats))
 
 
@@ -240,9 +240,9 @@ def off(suite):
 def kunit(suite):
     """The images run the suites at boot, on 4 CPUs; kunit.py reads the log."""
     for arch in ARCHES:
-        if not kernel(suite, arch, IMAGE[arch]):
+        if not kernel(suite, arch, IMAGE):
             continue
-        result = boot(suite, "kunit", arch, IMAGE[arch], "true", cases=False, append="")
+        result = boot(suite, "kunit", arch, IMAGE, "true", cases=False, append="")
         log = LOGS / f"{arch}-kunit.log"
         # kunit.py gives the number of cases in its last line.
         p = subprocess.run([sys.executable, "tools/testing/kunit/kunit.py", "parse", log], cwd=tree(), text=True,
@@ -316,11 +316,11 @@ MIGRC_BOUNDS = {"arm64": ("limit", "age", "exit", "off", "poison"), "x86_64": ("
 def programs(suite):
     """The guest programs on those images: switch on and off, the oracle watching every access."""
     for arch in ARCHES:
-        if not kernel(suite, arch, IMAGE[arch]):
+        if not kernel(suite, arch, IMAGE):
             continue
         with side_by_side(arch) as start:
             def run(name, *jobs, arch=arch, start=start, **options):
-                start(boot, suite, name, arch, IMAGE[arch], "\n".join([SKIPS, *jobs]), timeout=1800, **options)
+                start(boot, suite, name, arch, IMAGE, "\n".join([SKIPS, *jobs]), timeout=1800, **options)
 
             rounds = MIGRC_ROUNDS[arch]
             # x86_64 is emulated by one thread, in which a reader that spins costs the others their time.
@@ -338,7 +338,7 @@ def programs(suite):
 
 def no_flush_oracle(suite, arch, job):
     """No reader that looks for it: the oracle alone must see the access."""
-    result = boot(suite, "no flush: oracle", arch, "debug", job, want=guest.ORACLE, cases=False, oracle=True,
+    result = boot(suite, "no flush: oracle", arch, IMAGE, job, want=guest.ORACLE, cases=False, oracle=True,
                   timeout=900)
     suite.check(f"{arch} no flush: the oracle names the access",
                 any(e.get("va") and e.get("state") == "FREE" for e in result.oracle_errors),
@@ -349,23 +349,32 @@ def sabotage(suite):
     """Each test fails when the hook that it is about is removed: here failing is passing.
 
     On x86_64 only where the code or what the emulated CPU does is its own; sabotage_x86_64 has the rest."""
-    if kernel(suite, "arm64", "debug"):
+    if kernel(suite, "arm64", IMAGE):
         with side_by_side("arm64") as start:
             sabotage_tlb_batch(suite, "arm64", start)
             sabotage_migrc(suite, "arm64", start)
-            start(boot, suite, "no put-back flush", "arm64", "debug",
+            start(boot, suite, "no put-back flush", "arm64", IMAGE,
                   "tlb_batch_putback --skip putback --expect-missing", meter=True)
-    if kernel(suite, "x86_64", IMAGE["x86_64"]):
+    if kernel(suite, "x86_64", IMAGE):
         with side_by_side("x86_64") as start:
-            start(boot, suite, "tlb_batch without its rules", "x86_64", IMAGE["x86_64"],
+            start(boot, suite, "tlb_batch without its rules", "x86_64", IMAGE,
                   "\n".join([SKIPS, *NO_FLUSH["x86_64"]]), swap="256M", timeout=1800)
-            start(boot, suite, "migrc without its rules", "x86_64", IMAGE["x86_64"],
+            start(boot, suite, "migrc without its rules", "x86_64", IMAGE,
                   "\n".join([SKIPS, *without("migrc_stale", "x86_64", MIGRC_BROKEN_ARCH["x86_64"])]), timeout=1800)
+
+
+def use_after_free(suite, name, arch, job, where, **options):
+    """An mm is used after it was freed: KASAN sees that, without it what is read is what SLUB left there."""
+    if IMAGE == "debug":
+        reported(suite, name, arch, job, "KASAN reports it", "use-after-free in", where, **options)
+    else:
+        reported(suite, name, arch, job, "poison is read", "6b6b6b6b", where,
+                 append="kunit.enable=0 slab_debug=P,mm_struct", **options)
 
 
 def sabotage_x86_64(suite):
     """What sabotage does on arm64."""
-    if kernel(suite, "x86_64", "debug"):
+    if kernel(suite, "x86_64", IMAGE):
         with side_by_side("x86_64") as start:
             sabotage_tlb_batch(suite, "x86_64", start)
             sabotage_migrc(suite, "x86_64", start)
@@ -391,14 +400,12 @@ TLB_BATCH_BROKEN_ARM64 = "tlb_batch_refault --act lazyfree --rounds 20 --skip op
 
 def sabotage_tlb_batch(suite, arch, start):
     jobs = [SKIPS, *NO_FLUSH[arch], TLB_BATCH_BROKEN, *([TLB_BATCH_BROKEN_ARM64] if arch == "arm64" else [])]
-    start(boot, suite, "tlb_batch without its rules", arch, "debug", "\n".join(jobs), disk="256M", swap="256M",
+    start(boot, suite, "tlb_batch without its rules", arch, IMAGE, "\n".join(jobs), disk="256M", swap="256M",
           timeout=1800)
     start(no_flush_oracle, suite, arch, "echo flush > /sys/kernel/debug/tlb_batch/skip_hook\n"
           "tlb_batch_move_bench --pages 128 --readers 2 --touch || true")
-    # What only the kernel can see: KASAN, and the warning of a task that exits.
-    # Which function the access was inlined into is up to the compiler.
-    start(reported, suite, "no hold: exit", arch, "tlb_batch_exit --rounds 6 --skip hold", "KASAN reports it",
-          "use-after-free in", "tlb_batch_flush_slow")
+    # What only the kernel can see. Which function the access was inlined into is up to the compiler.
+    start(use_after_free, suite, "no hold: exit", arch, "tlb_batch_exit --rounds 6 --skip hold", "tlb_batch_flush_slow")
     start(reported, suite, "owed at exit", arch, "tlb_batch_task --case exit", "the kernel warns", "tlb_batch_exit_slow")
 
 
@@ -416,28 +423,26 @@ def sabotage_migrc(suite, arch, start):
             "migrc_bounds --case poison --skip poison --expect-stale 1"]
     if arch == "arm64":  # One thread does not open a file while it walks the page tables.
         jobs += ["migrc_bounds --case off --skip off --expect-stale 1",
+                 "migrc_bounds --case age --skip disarm --expect-stale 5",
                  "migrc_file --rounds 50 --expect-stale 1 --case race --skip recheck"]
-        start(boot, suite, "migrc without pressure", arch, "debug",
+        start(boot, suite, "migrc without pressure", arch, IMAGE,
               "migrc_bounds --case pressure --rounds 1 --skip pressure,kswapd --expect-stale 1", mem="768M", timeout=900)
-    start(boot, suite, "migrc without its rules", arch, "debug", "\n".join(jobs), disk="verity:256M",
+    start(boot, suite, "migrc without its rules", arch, IMAGE, "\n".join(jobs), disk="verity:256M",
           swap="disk:256M", mte=True, timeout=1800)
     # Here the debug kernel finds the same.
     for case, hook, rounds in MIGRC_REPORTED[arch]:
         start(reported, suite, f"migrc without {hook}", arch,
               f"migrc_stale --rounds {rounds} --expect-stale 1 --case {case} --skip {hook}", "the kernel warns",
               "WARNING: mm/migrc/migrc_debug.c")
-    start(reported, suite, "migrc without exit", arch, "migrc_bounds --case exit --skip exit", "KASAN reports it",
-          "use-after-free in", "migrc", cases=False)
+    start(use_after_free, suite, "migrc without exit", arch, "migrc_bounds --case exit --skip exit", "migrc", cases=False)
 
 
 def counts(suite):
-    """Counts are gates: what the work may cost, in executed instructions; on x86_64, in flushes.
-
-    Those the kernel counts itself, so that the image with checks, which is built anyway, will do."""
-    for arch, variant in (("arm64", "release"), ("x86_64", IMAGE["x86_64"])):
-        if not kernel(suite, arch, variant):
+    """Counts are gates: what the work may cost, in executed instructions; on x86_64, in flushes."""
+    for arch in ARCHES:
+        if not kernel(suite, arch, IMAGE):
             continue
-        figures = measure.run(arch, guest.kernel_path(arch, variant, KVER), 3, True, log=LOGS / f"{arch}-counts.log")
+        figures = measure.run(arch, guest.kernel_path(arch, IMAGE, KVER), 3, True, log=LOGS / f"{arch}-counts.log")
         for work, switches in figures.items():
             was, now = switches[0].counts, switches[1].counts
             for key, value in now.items():
@@ -445,16 +450,17 @@ def counts(suite):
                 suite.check(f"{arch} {work}: {measure.COUNTS[arch][key]}", value <= most,
                             f"{value:.2f}, with the switch off {was[key]:.2f}, at most {most:.2f}")
         flush = "tlbi" if arch == "arm64" else "nr_tlb_remote_flush"
-        result = boot(suite, "migrc counts", arch, variant, "migrc_move_bench --case once --pairs 2 && "
+        result = boot(suite, "migrc counts", arch, IMAGE, "migrc_move_bench --case once --pairs 2 && "
                       "migrc_move_bench --case rounds --pairs 1", mem="4G", meter=arch == "arm64")
         for r in (r for r in result.records if r.get("region") in ("migrc_once", "migrc_rounds")):
             count = (r.get("meter") or r)[flush]
             at_most = 2 + r["ns"] // 10**9  # one more for each age cap that has passed
             suite.check(f"{arch} {r['region']}, vm.migrc_enable={r['migrc']}: {flush}",
                         count <= at_most if r["migrc"] else count > at_most, f"{count}, {at_most:.0f}")
-    if (ROOT / "build" / KVER / "arm64-release" / "Image").exists():
+        if arch != "arm64":
+            continue
         for cpu, ranges in (("max,lpa2=off", True), ("neoverse-n1", False), ("cortex-a72", False)):
-            result = boot(suite, f"-cpu {cpu}", "arm64", "release",
+            result = boot(suite, f"-cpu {cpu}", "arm64", IMAGE,
                           "tlb_batch_thp_split --thps 8 && tlb_batch_move_bench --pages 1024", cpu=cpu, meter=True,
                           disk="64M")
             regions = {r["region"]: r for r in result.records if "region" in r}
@@ -466,6 +472,15 @@ def counts(suite):
             for work, most in (("split_anon", 1.1 * 8), ("split_shared4", 1.1 * 4 * 8), ("move_rw", 4)):
                 suite.check(f"arm64 -cpu {cpu} {work}: TLBI", regions[work]["meter"]["tlbi"] <= most,
                             f"{regions[work]['meter']['tlbi']}, at most {most:.0f}")
+
+
+def debug(suite):
+    """All that boots an image, under generic KASAN and lockdep, too."""
+    global IMAGE
+    IMAGE = "debug"
+    for part in (kunit, programs, sabotage, sabotage_x86_64):
+        part(suite)
+    IMAGE = "checked"
 
 
 def pages(suite):
@@ -506,8 +521,8 @@ def filesystem(suite, arch, name, disk, commands, absent=(), **options):
 
 
 SUITES = {f.__name__: f for f in (style, tools, verify, off, counts, kunit, programs, sabotage)}
-# For the time that their builds take.
-ON_DEMAND = {f.__name__: f for f in (pages, fs, sabotage_x86_64)}
+# For the time that they take.
+ON_DEMAND = {f.__name__: f for f in (debug, pages, fs, sabotage_x86_64)}
 
 
 def main():

@@ -144,7 +144,8 @@ int main(int argc, char **argv)
 
 	base = tlb_rs_mmap(NR_PAGES * psize, SZ_2M);
 	madvise(base, NR_PAGES * psize, MADV_NOHUGEPAGE);
-	memset(base, 0, NR_PAGES * psize);
+	/* Nothing that zram compresses: what is written to meanwhile it could not decompress. */
+	tlb_rs_fill(base, NR_PAGES * psize, 1);
 	others = tlb_rs_mmap(NR_OTHERS * psize, SZ_2M);
 	madvise(others, NR_OTHERS * psize, MADV_NOHUGEPAGE);
 	tlb_rs_pin_cpu(0);
@@ -154,6 +155,8 @@ int main(int argc, char **argv)
 		ksft_exit_skip("no fault injection: %s is absent\n", TLB_BATCH_FLUSH_DELAY);
 	for (i = 0; i < nr_writers; i++) {
 		writers[i].nr = i;
+		for (j = 0; j < NR_PAGES; j++)
+			*counter(j, i) = 0;
 		if (pthread_create(&writers[i].thread, NULL, writer_thread, &writers[i]))
 			ksft_exit_fail_msg("cannot start a writer\n");
 	}
