@@ -143,7 +143,7 @@ def patched_tree(name, base, ident):
 
 def fragments(arch, variant):
     names = ["common", arch] + (["release"] if variant in VARIANTS and variant != "stock" else [])
-    names += {"debug": ["checked"], "fs": ["checked", "debug"]}.get(variant, [])
+    names += {"debug": ["checked"], "fs": ["checked"]}.get(variant, [])
     names += [variant] if variant in ("checked", "debug", "fs", "bench", *PAGE_SIZES) else []
     files = [ROOT / "config" / f"{n}.fragment" for n in names]
     return [f for f in files if f.exists() or f.stem in ("common", arch)]
