@@ -423,7 +423,7 @@ def sabotage_migrc(suite, arch, start):
             "migrc_bounds --case poison --skip poison --expect-stale 1"]
     if arch == "arm64":  # One thread does not open a file while it walks the page tables.
         jobs += ["migrc_bounds --case off --skip off --expect-stale 1",
-                 "migrc_bounds --case age --skip disarm --expect-stale 5",
+                 "migrc_bounds --case age --skip disarm --expect-stale 1",
                  "migrc_file --rounds 50 --expect-stale 1 --case race --skip recheck"]
         start(boot, suite, "migrc without pressure", arch, IMAGE,
               "migrc_bounds --case pressure --rounds 1 --skip pressure,kswapd --expect-stale 1", mem="768M", timeout=900)

@@ -127,7 +127,8 @@ static void case_age(long rounds, struct result *r)
 	/* The timer rounds to ticks of up to 10 ms, at both ends. */
 	long age_ms = 100, tick_ms = 20, round, late = 0, early = 0;
 	struct migrc_set set;
-	char *base = map_readonly(&set, NR_PAGES / 4);
+	/* Few: the timer must not be faster than the move. */
+	char *base = map_readonly(&set, 16);
 	__u64 begin, start, ns, most = 0;
 
 	if (!tlb_rs_patching_is_safe()) {
