@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Pausing all other CPUs for some microseconds.
+ *
+ * Some live kernel page table entries can only be changed by break-before-make, and
+ * while they are broken nobody may use them. So all other CPUs wait here meanwhile, with
+ * everything masked, in code that touches kernel text, their stack and percpu data.
+ *
+ *   pauser                                   each other CPU, in the IPI
+ *   pause_state = odd, IPI
+ *                                            acquire pause_state: odd
+ *                                            mask DAIF
+ *                                            pause_ack = release pause_state
+ *   acquire all pause_ack == pause_state     wait until pause_state changes
+ *   break, TLBI, make, DSB
+ *   pause_state = release next even
+ *                                            acquire pause_state, ISB
+ *
+ * An IPI that waits for others can deadlock where stop_machine() cannot: a CPU that holds
+ * a lock for reading stops here, another one waits for this lock with interrupts masked
+ * and never gets here. So the wait has a timeout. When it expires, the pauser lets all go
+ * on, and has changed nothing. With pseudo-NMIs that happens only if a CPU is in firmware
+ * or not scheduled by its hypervisor. Whoever must succeed can use arm64_stop_cpus()
+ * then, which waits in threads, and takes as long as threads need.
+ *
+ * What a late CPU acknowledges carries the number of the pause, so that it is never
+ * counted for another one. All eight SGIs are taken, hence the request comes with the
+ * IPI for backtraces, which looks for one by itself.
+ */
+
+#include <linux/cpu.h>
+#include <linux/cpuhotplug.h>
+#include <linux/cpumask.h>
+#include <linux/hvo.h>
+#include <linux/init.h>
+#include <linux/mutex.h>
+#include <linux/percpu.h>
+#include <linux/smp.h>
+#include <linux/stop_machine.h>
+#include <linux/timekeeping.h>
+
+#include <asm/barrier.h>
+#include <asm/daifflags.h>
+#include <asm/pause.h>
+
+/* Counts up. Odd: all CPUs but the pauser's are to stop. */
+static u32 pause_state ____cacheline_aligned_in_smp;
+/* The last value of pause_state that the CPU stopped for. */
+static DEFINE_PER_CPU_ALIGNED(u32, pause_ack);
+
+/* Under the mutex: CPUs that are in neither the online mask nor gone. */
+static DEFINE_MUTEX(pause_mutex);
+static unsigned int cpus_in_transit;
+static cpumask_t pause_mask;
+static bool hotplug_known __ro_after_init;
+
+#ifdef CONFIG_HVO_FAULT_INJECTION
+u32 arm64_pause_deaf_cpu = U32_MAX;
+#endif
+
+/* Only in the IPI for backtraces. */
+void noinstr arm64_pause_local_cpu(void)
+{
+	/* What the pauser wrote before it asked. */
+	u32 state = smp_load_acquire(&pause_state);
+	unsigned long flags;
+
+	if (!(state & 1))
+		return;
+#ifdef CONFIG_HVO_FAULT_INJECTION
+	if (raw_smp_processor_id() == READ_ONCE(arm64_pause_deaf_cpu))
+		return;
+#endif
+
+	/* With pseudo-NMIs, interrupts are masked by priority only. */
+	flags = local_daif_save();
+	/* Whatever was read or written through the entries is done. */
+	smp_store_release(raw_cpu_ptr(&pause_ack), state);
+	smp_cond_load_acquire(&pause_state, VAL != state);
+	/* What was fetched ahead may have met the broken entries. */
+	isb();
+	local_daif_restore(flags);
+}
+
+/**
+ * arm64_pause_abandon - let all CPUs go on because this one will not
+ *
+ * For the one that panics, so that the others can be stopped and saved. Any context.
+ */
+void arm64_pause_abandon(void)
+{
+	u32 state = READ_ONCE(pause_state);
+
+	if (state & 1) {
+		/* As in arm64_resume_cpus(). */
+		smp_store_release(&pause_state, state + 1);
+	}
+}
+
+/* Returns the first CPU that has not stopped, or nr_cpu_ids. */
+static __always_inline unsigned int first_running(u32 state)
+{
+	unsigned int cpu;
+
+	for_each_cpu(cpu, &pause_mask) {
+		/* What that CPU did before it stopped. */
+		if (smp_load_acquire(per_cpu_ptr(&pause_ack, cpu)) != state)
+			return cpu;
+	}
+	return nr_cpu_ids;
+}
+
+/**
+ * arm64_pause_cpus - stop all other CPUs where they are
+ * @pause: what is wanted, and what came of it.
+ *
+ * If it returns 0, no other CPU accesses memory or takes an interrupt until
+ * arm64_resume_cpus(), and this one has all exceptions masked: until then it must be
+ * short, and must not sleep, print, trace or touch what others may hold locked. What the
+ * other CPUs did before is visible here.
+ *
+ * Context: may sleep. The caller holds no spinlock, since another CPU may be waiting for
+ * it with interrupts masked; the CPU hotplug lock may be held for reading or not.
+ * Return: 0; -EAGAIN if a CPU did not stop in time, and all go on; -EBUSY if a CPU is
+ * coming up or going down.
+ */
+int arm64_pause_cpus(struct arm64_pause *pause)
+{
+	unsigned int cpu;
+	u32 state;
+
+	pause->missing = -1;
+	pause->nr_cpus = 0;
+	pause->ack_ns = 0;
+	pause->paused_ns = 0;
+
+	mutex_lock(&pause_mutex);
+	if (cpus_in_transit || !hotplug_known) {
+		mutex_unlock(&pause_mutex);
+		return -EBUSY;
+	}
+
+	preempt_disable();
+	cpumask_copy(&pause_mask, cpu_online_mask);
+	cpumask_clear_cpu(smp_processor_id(), &pause_mask);
+	pause->nr_cpus = cpumask_weight(&pause_mask);
+
+	pause->daif = local_daif_save();
+	pause->begin = ktime_get_mono_fast_ns();
+	state = pause_state + 1;
+	pause->state = state;
+	WRITE_ONCE(pause_state, state);
+	/* Sending orders this store before the IPI, as for any IPI. */
+	if (pause->nr_cpus)
+		arm64_send_pause_ipi(&pause_mask);
+
+	for (;;) {
+		cpu = first_running(state);
+		pause->ack_ns = ktime_get_mono_fast_ns() - pause->begin;
+		if (cpu >= nr_cpu_ids || hvo_skip(HVO_HOOK_ACK))
+			return 0;
+		if (pause->ack_ns > pause->timeout_ns)
+			break;
+		cpu_relax();
+	}
+
+	pause->missing = cpu;
+	arm64_resume_cpus(pause);
+	return -EAGAIN;
+}
+
+/**
+ * arm64_resume_cpus - let the other CPUs go on
+ * @pause: as given to arm64_pause_cpus(), which returned 0.
+ *
+ * They see what this CPU has written meanwhile.
+ */
+void arm64_resume_cpus(struct arm64_pause *pause)
+{
+	/* The entries, before who waits goes on to use them. */
+	smp_store_release(&pause_state, pause->state + 1);
+	pause->paused_ns = ktime_get_mono_fast_ns() - pause->begin - pause->ack_ns;
+	local_daif_restore(pause->daif);
+	preempt_enable();
+	mutex_unlock(&pause_mutex);
+}
+
+static bool stopped_in_threads;
+
+/* Whether all other CPUs have stopped, as seen by the one that wanted it. */
+bool noinstr arm64_cpus_are_stopped(void)
+{
+	u32 state = READ_ONCE(pause_state);
+
+	return stopped_in_threads || ((state & 1) && first_running(state) >= nr_cpu_ids);
+}
+
+struct stop {
+	void (*fn)(void *arg);
+	void *arg;
+	atomic_t arrived;
+	unsigned int cpus;
+	bool done;
+};
+
+static int noinstr stop_fn(void *arg)
+{
+	struct stop *stop = arg;
+	unsigned long flags;
+
+	/* stop_machine() itself masks no pseudo-NMI. */
+	flags = local_daif_save();
+	if (raw_atomic_inc_return(&stop->arrived) == stop->cpus) {
+		stopped_in_threads = true;
+		stop->fn(stop->arg);
+		stopped_in_threads = false;
+		/* As in arm64_resume_cpus(). */
+		smp_store_release(&stop->done, true);
+	} else {
+		smp_cond_load_acquire(&stop->done, VAL);
+		isb();
+	}
+	local_daif_restore(flags);
+	return 0;
+}
+
+/**
+ * arm64_stop_cpus - call a function while all other CPUs are stopped in a thread
+ * @fn: what to do, under the rules of arm64_pause_cpus().
+ * @arg: for it.
+ *
+ * Cannot be held up by locks, and cannot be cancelled. Takes as long as it takes until
+ * each CPU has scheduled its stopper, from a hundred microseconds to some milliseconds.
+ *
+ * Context: may sleep. The CPU hotplug lock may be held for reading or not.
+ * Return: 0; -EBUSY, without a call, if somebody waits for the CPU hotplug lock: it must
+ * not be taken twice then.
+ */
+int arm64_stop_cpus(void (*fn)(void *arg), void *arg)
+{
+	struct stop stop = { .fn = fn, .arg = arg };
+	int ret;
+
+	if (!cpus_read_trylock())
+		return -EBUSY;
+	stop.cpus = num_online_cpus();
+	ret = stop_machine_cpuslocked(stop_fn, &stop, cpu_online_mask);
+	cpus_read_unlock();
+	return ret;
+}
+
+/*
+ * A CPU on its way up or down runs kernel code, but is not always in the online mask.
+ * Before it is, and until after it has gone, nobody pauses.
+ */
+static int transit_begins(unsigned int cpu)
+{
+	guard(mutex)(&pause_mutex);
+	cpus_in_transit++;
+	return 0;
+}
+
+static int transit_ends(unsigned int cpu)
+{
+	guard(mutex)(&pause_mutex);
+	cpus_in_transit--;
+	return 0;
+}
+
+static int __init pause_init(void)
+{
+	int ret;
+
+	ret = cpuhp_setup_state_nocalls(CPUHP_BP_PREPARE_DYN, "arm64/pause:prepare",
+					transit_begins, transit_ends);
+	if (ret < 0)
+		return ret;
+	ret = cpuhp_setup_state_nocalls(CPUHP_AP_ONLINE_DYN, "arm64/pause:online",
+					transit_ends, transit_begins);
+	if (ret < 0)
+		return ret;
+	hotplug_known = true;
+	return 0;
+}
+early_initcall(pause_init);

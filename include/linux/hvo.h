@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * HugeTLB vmemmap optimisation where live entries of the kernel's page tables may only
+ * change while nobody uses them. See Documentation/mm/hvo.rst.
+ */
+#ifndef _LINUX_HVO_H
+#define _LINUX_HVO_H
+
+#include <linux/bits.h>
+#include <linux/hvo_types.h>
+#include <linux/list.h>
+
+struct dentry;
+struct folio;
+struct hstate;
+struct page;
+struct zone;
+
+#ifdef CONFIG_HUGETLB_VMEMMAP_PAUSE
+
+#include <asm/pause.h>
+
+/* What mm/hvo/ shares with mm/hugetlb_vmemmap.c. */
+#define hvo_visible
+
+/* Who asks for the changes of a plan. */
+enum hvo_reason {
+	HVO_SPLIT,		/* blocks that map vmemmap become page tables */
+	HVO_OPTIMIZE,
+	HVO_RESTORE,
+	HVO_DEMOTE,		/* one optimised folio becomes several smaller ones */
+	NR_HVO_REASONS
+};
+
+enum hvo_strategy {
+	HVO_PAUSE,		/* and stop_machine() if CPUs do not stop in time */
+	HVO_STOP_MACHINE,
+	HVO_PERFOLIO,		/* as HVO_PAUSE, but each page table of a folio by itself */
+	HVO_UNSAFE,		/* no break-before-make at all, as on other architectures */
+};
+
+/* Parameters, see hvo_shim.c. */
+struct hvo_params {
+	enum hvo_strategy strategy;
+	unsigned int max_entries;
+	unsigned int budget_us;
+	unsigned int ack_timeout_us;
+	unsigned int duty_pct;
+	unsigned int retries;
+};
+
+/* One pause, or an attempt. */
+struct hvo_event {
+	enum hvo_reason reason;
+	unsigned int cpus;
+	unsigned int entries;
+	unsigned int copies;
+	int missing;
+	bool stopped;		/* in threads */
+	u64 ack_ns;
+	u64 paused_ns;
+};
+
+struct hvo_plan;
+
+/* mm/hvo/hvo_main.rs */
+struct hvo_plan *hvo_plan_new(unsigned long runs);
+int hvo_plan_add(struct hvo_plan *plan, const struct hvo_run *run, bool last);
+void hvo_plan_abort(struct hvo_plan *plan);
+unsigned long hvo_plan_commit(struct hvo_plan *plan, enum hvo_reason reason, bool mandatory);
+void hvo_plan_free(struct hvo_plan *plan);
+
+/* mm/hvo/hvo_shim.c */
+void hvo_get_params(struct hvo_params *params);
+void hvo_account(const struct hvo_event *event, bool success);
+
+/* mm/hvo/hvo_vmemmap.c */
+bool hvo_pauses(void);
+int hvo_restore_folio(const struct hstate *h, struct folio *folio);
+long hvo_restore_folios(const struct hstate *h, struct list_head *folios,
+			struct list_head *restored);
+void hvo_optimize_folios(const struct hstate *h, struct list_head *folios);
+void hvo_optimize_folio(const struct hstate *h, struct folio *folio);
+void hvo_demote_folios(const struct hstate *src, const struct hstate *dst,
+		       struct list_head *folios, struct list_head *demoted);
+
+/* mm/hugetlb_vmemmap.c */
+extern bool vmemmap_optimize_enabled;
+bool vmemmap_should_optimize_folio(const struct hstate *h, struct folio *folio);
+struct page *vmemmap_get_tail(unsigned int order, struct zone *zone);
+void free_vmemmap_page_list(struct list_head *list);
+int alloc_vmemmap_page_list(unsigned long start, unsigned long end, struct list_head *list);
+
+/* arch/arm64/mm/hvo_apply.c */
+void arch_hvo_apply(const struct hvo_window *window);
+
+/* What a test can remove, in debugfs/hvo/skip_hook, see hvo_debug.c. */
+enum hvo_hook {
+	HVO_HOOK_ACK,		/* wait until the other CPUs have stopped */
+	HVO_HOOK_BREAK,		/* no entry changes from valid to valid */
+	HVO_HOOK_TLBI,		/* invalidate in between */
+	HVO_HOOK_RCU,		/* wait for who has read a reference count */
+	NR_HVO_HOOKS
+};
+
+#ifdef CONFIG_HVO_FAULT_INJECTION
+extern unsigned long hvo_skipped;
+extern unsigned int hvo_stall_us;
+
+static __always_inline bool hvo_skip(enum hvo_hook hook)
+{
+	return unlikely(READ_ONCE(hvo_skipped) & BIT(hook));
+}
+#else
+#define hvo_stall_us	0
+
+static __always_inline bool hvo_skip(enum hvo_hook hook)
+{
+	return false;
+}
+#endif
+
+#ifdef CONFIG_HVO_DEBUG
+void hvo_debug_create(struct dentry *dir);
+/* What was wrong in the last window: nothing may be printed while it is open. */
+extern unsigned int hvo_violations;
+void hvo_debug_report(void);
+void hvo_debug_touch(unsigned long start, unsigned long end);
+void hvo_debug_probe(unsigned long start, unsigned long end, struct list_head *old);
+#else
+static inline void hvo_debug_create(struct dentry *dir) { }
+static inline void hvo_debug_report(void) { }
+static inline void hvo_debug_touch(unsigned long start, unsigned long end) { }
+static inline void hvo_debug_probe(unsigned long start, unsigned long end,
+				   struct list_head *old) { }
+#endif
+
+#else /* !CONFIG_HUGETLB_VMEMMAP_PAUSE */
+
+#define hvo_visible	static
+
+static inline bool hvo_pauses(void)
+{
+	return false;
+}
+
+static inline int hvo_restore_folio(const struct hstate *h, struct folio *folio)
+{
+	return 0;
+}
+
+static inline long hvo_restore_folios(const struct hstate *h, struct list_head *folios,
+				      struct list_head *restored)
+{
+	return 0;
+}
+
+static inline void hvo_optimize_folios(const struct hstate *h, struct list_head *folios)
+{
+}
+
+static inline void hvo_optimize_folio(const struct hstate *h, struct folio *folio)
+{
+}
+
+static inline void hvo_demote_folios(const struct hstate *src, const struct hstate *dst,
+				     struct list_head *folios, struct list_head *demoted)
+{
+}
+
+#endif /* !CONFIG_HUGETLB_VMEMMAP_PAUSE */
+
+#endif /* _LINUX_HVO_H */

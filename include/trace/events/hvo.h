@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#undef TRACE_SYSTEM
+#define TRACE_SYSTEM hvo
+
+#if !defined(_TRACE_HVO_H) || defined(TRACE_HEADER_MULTI_READ)
+#define _TRACE_HVO_H
+
+#include <linux/hvo.h>
+#include <linux/tracepoint.h>
+
+TRACE_DEFINE_ENUM(HVO_SPLIT);
+TRACE_DEFINE_ENUM(HVO_OPTIMIZE);
+TRACE_DEFINE_ENUM(HVO_RESTORE);
+TRACE_DEFINE_ENUM(HVO_DEMOTE);
+
+#define show_hvo_reason(reason)					\
+	__print_symbolic(reason,				\
+		{ HVO_SPLIT, "split" },				\
+		{ HVO_OPTIMIZE, "optimize" },			\
+		{ HVO_RESTORE, "restore" },			\
+		{ HVO_DEMOTE, "demote" })
+
+/* The other CPUs were stopped, and go on again. */
+TRACE_EVENT(hvo_pause,
+	TP_PROTO(const struct hvo_event *event),
+	TP_ARGS(event),
+	TP_STRUCT__entry(
+		__field(int, reason)
+		__field(bool, stopped)
+		__field(unsigned int, cpus)
+		__field(unsigned int, entries)
+		__field(unsigned int, copies)
+		__field(u64, ack_ns)
+		__field(u64, paused_ns)
+	),
+	TP_fast_assign(
+		__entry->reason = event->reason;
+		__entry->stopped = event->stopped;
+		__entry->cpus = event->cpus;
+		__entry->entries = event->entries;
+		__entry->copies = event->copies;
+		__entry->ack_ns = event->ack_ns;
+		__entry->paused_ns = event->paused_ns;
+	),
+	TP_printk("reason=%s stop_machine=%d cpus=%u entries=%u copies=%u ack_ns=%llu paused_ns=%llu",
+		  show_hvo_reason(__entry->reason), __entry->stopped, __entry->cpus,
+		  __entry->entries, __entry->copies, __entry->ack_ns, __entry->paused_ns)
+);
+
+/* A CPU did not stop in time, or was coming up or going down (-1). */
+TRACE_EVENT(hvo_cancel,
+	TP_PROTO(const struct hvo_event *event),
+	TP_ARGS(event),
+	TP_STRUCT__entry(
+		__field(int, reason)
+		__field(int, missing)
+		__field(u64, ack_ns)
+	),
+	TP_fast_assign(
+		__entry->reason = event->reason;
+		__entry->missing = event->missing;
+		__entry->ack_ns = event->ack_ns;
+	),
+	TP_printk("reason=%s missing=%d ack_ns=%llu", show_hvo_reason(__entry->reason),
+		  __entry->missing, __entry->ack_ns)
+);
+
+#endif /* _TRACE_HVO_H */
+
+#include <trace/define_trace.h>

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Whether the vmemmap is what it should be, on each CPU.
+ *
+ * A CPU that uses a broken entry takes a translation fault, and the kernel warns of it.
+ * What no fault shows is looked for here: a translation that is older than the entry, an entry
+ * that was not broken, and one that leads to the wrong page.
+ *
+ * debugfs/hvo/verify    walks all of the vmemmap when it is read. HugeTLB pools must not be
+ *                       resized meanwhile.
+ * debugfs/hvo/read      reads a word of each struct page when it is read, whatever happens to
+ *                       that. (What /proc/kpagecount reads has to be consistent.)
+ * debugfs/hvo/skip_hook, stall_us, deaf_cpu
+ *                       fault injection: without one of the rules, with a window that
+ *                       stays open, with a CPU that does not answer.
+ */
+#define pr_fmt(fmt)	"hvo: " fmt
+
+#include <linux/bitmap.h>
+#include <linux/debugfs.h>
+#include <linux/hugetlb.h>
+#include <linux/hvo.h>
+#include <linux/memblock.h>
+#include <linux/memory_hotplug.h>
+#include <linux/mm.h>
+#include <linux/mmzone.h>
+#include <linux/pagewalk.h>
+#include <linux/poison.h>
+#include <linux/seq_file.h>
+#include <linux/smp.h>
+
+#include <asm/cpufeature.h>
+
+#include "../hugetlb_vmemmap.h"
+#include "../tlb_batch/skip_hook.h"
+
+unsigned int hvo_violations;
+
+/* After a window, when printing is possible again. */
+void hvo_debug_report(void)
+{
+	unsigned int n = xchg(&hvo_violations, 0);
+
+	WARN_ONCE(n, "%u changes of entries that others may use\n", n);
+}
+
+/*
+ * Blocks and tables must not replace each other while they are in use, where the CPUs
+ * cannot bear that. The other changes that need a break, the kernel's own check finds
+ * (CONFIG_DEBUG_VM, __check_safe_pte_update()).
+ */
+void hvo_check_pmd(u64 old, u64 new)
+{
+	bool live = pmd_valid(__pmd(old)) && pmd_valid(__pmd(new));
+
+	WARN_ONCE(live && pmd_leaf(__pmd(old)) != pmd_leaf(__pmd(new)) &&
+		  !system_supports_bbml3(), "a live entry changed from %llx to %llx\n", old, new);
+}
+
+struct probe {
+	unsigned long start;
+	unsigned long end;
+	/* Whether it is the old pages that are marked, or the new ones. */
+	bool old;
+	atomic_t stale;
+};
+
+/* What nothing in a struct page has at this place of a page of them. */
+#define POISON		0x5a5a5a5a5a5a5a5aUL
+#define POISON_AT	(PAGE_SIZE - sizeof(struct page) + offsetof(struct page, private))
+
+static bool is_own(unsigned long addr)
+{
+	return pte_write(ptep_get(virt_to_kpte(addr)));
+}
+
+static void probe_cpu(void *arg)
+{
+	struct probe *probe = arg;
+	unsigned long addr;
+
+	for (addr = probe->start; addr < probe->end; addr += PAGE_SIZE) {
+		bool marked = READ_ONCE(*(unsigned long *)(addr + POISON_AT)) == POISON;
+
+		if (marked == probe->old && (marked || is_own(addr)))
+			atomic_inc(&probe->stale);
+	}
+}
+
+static void mark(struct page *page, unsigned long value)
+{
+	unsigned long *at = page_to_virt(page) + POISON_AT;
+
+	*at = value;
+}
+
+/* The new pages that are not shared, by their linear addresses. */
+static void mark_new(const struct probe *probe, unsigned long value)
+{
+	unsigned long addr;
+
+	for (addr = probe->start; addr < probe->end; addr += PAGE_SIZE) {
+		pte_t pte = ptep_get(virt_to_kpte(addr));
+
+		if (pte_write(pte))
+			mark(pte_page(pte), value);
+	}
+}
+
+/* Makes each CPU have translations of these addresses. */
+void hvo_debug_touch(unsigned long start, unsigned long end)
+{
+	struct probe probe = { .start = start, .end = end, .old = true };
+
+	on_each_cpu(probe_cpu, &probe, 1);
+}
+
+/*
+ * Whether each CPU sees the new pages. @old: pages that nobody should see any more; if
+ * there is none, because what the entries led to is still in use, the new ones are marked.
+ */
+void hvo_debug_probe(unsigned long start, unsigned long end, struct list_head *old)
+{
+	struct probe probe = { .start = start, .end = end, .old = old };
+	struct page *page;
+
+	if (old) {
+		list_for_each_entry(page, old, lru)
+			mark(page, POISON);
+	} else {
+		mark_new(&probe, POISON);
+	}
+	on_each_cpu(probe_cpu, &probe, 1);
+	if (!old)
+		mark_new(&probe, 0);
+	WARN_ONCE(atomic_read(&probe.stale), "%d stale translations of vmemmap %lx-%lx\n",
+		  atomic_read(&probe.stale), start, end);
+}
+
+/* --- verify -------------------------------------------------------------------------- */
+
+struct verify {
+	struct seq_file *m;
+	/* Frames that some entry leads to and that can be written to there. */
+	unsigned long *own;
+	unsigned long pages;
+	unsigned long shared;
+	unsigned long blocks;
+	unsigned long violations;
+};
+
+static void violation(struct verify *v, unsigned long addr, u64 entry, const char *what)
+{
+	if (++v->violations <= 10)
+		seq_printf(v->m, "wrong: %s: address %lx, entry %llx\n", what, addr, entry);
+}
+
+static void verify_tail(struct verify *v, unsigned long addr, pte_t pte)
+{
+	struct page *page = (struct page *)addr;
+	struct folio *folio;
+
+	if (!PageTail(page)) {
+		violation(v, addr, pte_val(pte), "read-only, but not of a tail");
+		return;
+	}
+	folio = page_folio(page);
+	if (!folio_test_hugetlb(folio) || !folio_test_hugetlb_vmemmap_optimized(folio))
+		violation(v, addr, pte_val(pte), "of a folio that is not optimised");
+	else if (folio_order(folio) < VMEMMAP_TAIL_MIN_ORDER ||
+		 pte_page(pte) != folio_zone(folio)->vmemmap_tails[folio_order(folio) -
+								   VMEMMAP_TAIL_MIN_ORDER])
+		violation(v, addr, pte_val(pte), "not the page that these tails share");
+	else if (page_ref_count(page))
+		violation(v, addr, pte_val(pte), "a tail with references");
+	v->shared++;
+}
+
+static int verify_pmd(pmd_t *pmd, unsigned long addr, unsigned long next,
+		      struct mm_walk *walk)
+{
+	struct verify *v = walk->private;
+	unsigned long i, pages = (next - addr) >> PAGE_SHIFT;
+	pmd_t entry = pmdp_get(pmd);
+	pte_t *ptep;
+
+	walk->action = ACTION_CONTINUE;
+	if (pmd_none(entry))
+		return 0;
+	if (pmd_leaf(entry)) {
+		v->blocks++;
+		bitmap_set(v->own, pmd_pfn(entry) + ((addr & ~PMD_MASK) >> PAGE_SHIFT), pages);
+		return 0;
+	}
+	ptep = pte_offset_kernel(pmd, addr);
+	for (i = 0; i < pages; i++, addr += PAGE_SIZE) {
+		pte_t pte = ptep_get(ptep + i);
+
+		if (pte_none(pte))
+			continue;
+		v->pages++;
+		if (!pte_valid(pte))
+			violation(v, addr, pte_val(pte), "neither none nor valid");
+		else if (!pte_write(pte))
+			verify_tail(v, addr, pte);
+		else if (__test_and_set_bit(pte_pfn(pte), v->own))
+			violation(v, addr, pte_val(pte), "a page twice");
+	}
+	return 0;
+}
+
+static const struct mm_walk_ops verify_ops = {
+	.pmd_entry = verify_pmd,
+};
+
+static int verify_show(struct seq_file *m, void *unused)
+{
+	unsigned long start = (unsigned long)pfn_to_page(PHYS_PFN(memblock_start_of_DRAM()));
+	unsigned long end = PAGE_ALIGN((unsigned long)pfn_to_page(max_pfn));
+	struct verify v = { .m = m };
+	int ret;
+
+	v.own = kvcalloc(BITS_TO_LONGS(max_pfn), sizeof(long), GFP_KERNEL);
+	if (!v.own)
+		return -ENOMEM;
+	mmap_write_lock(&init_mm);
+	ret = walk_kernel_page_table_range(start, end, &verify_ops, NULL, &v);
+	mmap_write_unlock(&init_mm);
+	kvfree(v.own);
+	seq_printf(m, "blocks %lu\npages %lu\nshared %lu\nviolations %lu\n",
+		   v.blocks, v.pages, v.shared, v.violations);
+	return ret;
+}
+DEFINE_SHOW_ATTRIBUTE(verify);
+
+static int read_show(struct seq_file *m, void *unused)
+{
+	unsigned long pfn, nr = 0;
+
+	for (pfn = PHYS_PFN(memblock_start_of_DRAM()); pfn < max_pfn; pfn++) {
+		struct page *page = pfn_to_online_page(pfn);
+
+		if (page) {
+			(void)READ_ONCE(page->flags.f);
+			nr++;
+		}
+		cond_resched();
+	}
+	seq_printf(m, "pages %lu\n", nr);
+	return 0;
+}
+DEFINE_SHOW_ATTRIBUTE(read);
+
+#ifdef CONFIG_HVO_FAULT_INJECTION
+
+unsigned long hvo_skipped;
+unsigned int hvo_stall_us;
+
+static const char * const hook_names[NR_HVO_HOOKS] = {
+	[HVO_HOOK_ACK] = "ack",
+	[HVO_HOOK_BREAK] = "break",
+	[HVO_HOOK_TLBI] = "tlbi",
+	[HVO_HOOK_RCU] = "rcu",
+};
+
+static const struct skip_hooks hooks = {
+	.names = hook_names,
+	.nr = NR_HVO_HOOKS,
+	.skipped = &hvo_skipped,
+};
+
+#endif /* CONFIG_HVO_FAULT_INJECTION */
+
+/* Called by hvo_shim.c. */
+void hvo_debug_create(struct dentry *dir)
+{
+	debugfs_create_file("verify", 0400, dir, NULL, &verify_fops);
+	debugfs_create_file("read", 0400, dir, NULL, &read_fops);
+#ifdef CONFIG_HVO_FAULT_INJECTION
+	skip_hook_create(dir, &hooks);
+	debugfs_create_u32("stall_us", 0600, dir, &hvo_stall_us);
+	debugfs_create_u32("deaf_cpu", 0600, dir, &arm64_pause_deaf_cpu);
+#endif
+}

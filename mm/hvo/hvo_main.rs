@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Bulk changes of vmemmap page tables: what one pause changes, and what to do without one.
+//!
+//! A plan is collected while everything runs, then committed. Nothing can fail inside of a pause:
+//! memory is allocated, values are computed and pages are filled before it.
+//!
+//! C header: [`include/linux/hvo.h`](srctree/include/linux/hvo.h)
+
+#![crate_name = "hvo"]
+
+pub mod plan;
+
+use kernel::{
+    alloc::flags::*,
+    bindings,
+    error::code::*,
+    mm::pause::{
+        with_paused,
+        with_stopped,
+        Pause,
+        Window, //
+    },
+    prelude::*,
+    time::{
+        delay::fsleep,
+        Delta,
+        Instant,
+        Monotonic, //
+    }, //
+};
+use plan::{
+    next_window,
+    rest_us,
+    Attempts,
+    Budget,
+    Cost,
+    Miss,
+    Step,
+    Work, //
+};
+
+type Run = bindings::hvo_run;
+type Params = bindings::hvo_params;
+type Reason = bindings::hvo_reason;
+
+/// Changes that are being collected.
+///
+/// A unit, which is a folio or a block, is changed as a whole or not at all.
+struct Plan {
+    runs: KVVec<Run>,
+    /// For each run, whether it is the last one of its unit.
+    last: KVVec<bool>,
+}
+
+impl Plan {
+    fn new(runs: usize) -> Result<Self> {
+        Ok(Self {
+            runs: KVVec::with_capacity(runs, GFP_KERNEL)?,
+            last: KVVec::with_capacity(runs, GFP_KERNEL)?,
+        })
+    }
+
+    fn add(&mut self, run: Run, last: bool) -> Result {
+        if self.runs.len() == self.runs.capacity() || self.last.len() == self.last.capacity() {
+            return Err(ENOSPC);
+        }
+        self.runs.push(run, GFP_KERNEL)?;
+        self.last.push(last, GFP_KERNEL)?;
+        Ok(())
+    }
+
+    /// Forgets the unit that is not complete.
+    fn abort(&mut self) {
+        while let Some(false) = self.last.last().copied() {
+            self.last.pop();
+            self.runs.pop();
+        }
+    }
+
+    fn clear(&mut self) {
+        self.runs.clear();
+        self.last.clear();
+    }
+}
+
+fn work_of(run: &Run) -> Work {
+    Work {
+        entries: run.nr,
+        copies: u32::from(!run.copy_to.is_null()),
+    }
+}
+
+/// A plan that nothing is added to any more.
+struct Prepared<'a> {
+    runs: &'a [Run],
+    last: &'a [bool],
+    reason: Reason,
+    params: Params,
+    cost: Cost,
+    /// When the others could run again, and for how long they could not.
+    rest: Option<(Instant<Monotonic>, u64)>,
+}
+
+impl<'a> Prepared<'a> {
+    fn new(plan: &'a Plan, reason: Reason) -> Self {
+        let mut params = Params::default();
+
+        // SAFETY: Fills them in.
+        unsafe { bindings::hvo_get_params(&mut params) };
+        Self {
+            runs: &plan.runs,
+            last: &plan.last,
+            reason,
+            params,
+            cost: Cost::INITIAL,
+            rest: None,
+        }
+    }
+
+    /// Makes the changes, in their order; returns how many units were changed.
+    ///
+    /// # Safety
+    ///
+    /// What [`Window::new`] says, of all runs.
+    unsafe fn commit(mut self, mandatory: bool) -> usize {
+        let budget = Budget {
+            entries: self.params.max_entries,
+            ns: u64::from(self.params.budget_us) * 1_000,
+        };
+        let mut at = 0;
+        let mut inside = false;
+        let mut units = 0;
+
+        while at < self.runs.len() {
+            let rest = self.runs[at..].iter().zip(&self.last[at..]);
+            let window = next_window(
+                rest.map(|(run, last)| (work_of(run), *last)),
+                self.cost,
+                budget,
+            );
+            let runs = &self.runs[at..at + window.runs];
+
+            // A unit that was begun has to be finished.
+            // SAFETY: By the safety requirements.
+            while unsafe { self.change(runs, window.work, mandatory || inside) }.is_err() {
+                if !inside {
+                    return units;
+                }
+            }
+            at += window.runs;
+            inside = !window.whole;
+            units += self.last[at - window.runs..at]
+                .iter()
+                .filter(|last| **last)
+                .count();
+        }
+        units
+    }
+
+    /// Makes the changes of one window.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::commit`].
+    unsafe fn change(&mut self, runs: &[Run], work: Work, mandatory: bool) -> Result {
+        let mut attempts = Attempts::default();
+        let mut stop = self.params.strategy == bindings::hvo_strategy_HVO_STOP_MACHINE;
+
+        loop {
+            // SAFETY: By the safety requirements.
+            let window = unsafe { Window::new(runs) };
+
+            let miss = if stop {
+                let begin = Instant::<Monotonic>::now();
+                match with_stopped(|cpus| window.apply(cpus)) {
+                    Ok(()) => {
+                        let pause = Pause {
+                            paused_ns: begin.elapsed().as_nanos() as u64,
+                            ..Default::default()
+                        };
+                        self.account(work, pause, true, true);
+                        return Ok(());
+                    }
+                    Err(_) => Miss::Locked,
+                }
+            } else {
+                self.let_others_run();
+                let timeout = u64::from(self.params.ack_timeout_us) * 1_000;
+                let (result, pause) = with_paused(timeout, |cpus| window.apply(cpus));
+
+                self.account(work, pause, false, result.is_ok());
+                match result {
+                    Ok(()) => {
+                        self.cost = self.cost.learn(work, pause.paused_ns);
+                        self.rest = Some((Instant::now(), pause.ack_ns + pause.paused_ns));
+                        return Ok(());
+                    }
+                    Err(e) if e == EAGAIN => Miss::Cancelled,
+                    Err(_) => Miss::Hotplug,
+                }
+            };
+
+            match attempts.after(miss, self.params.retries, mandatory) {
+                Step::Again(us) => fsleep(Delta::from_micros(us as i64)),
+                Step::StopMachine => stop = true,
+                Step::GiveUp => return Err(EBUSY),
+            }
+        }
+    }
+
+    /// Waits until the others have run for long enough since the last pause.
+    fn let_others_run(&self) {
+        if let Some((since, paused_ns)) = self.rest {
+            let since_ns = since.elapsed().as_nanos().max(0) as u64;
+            let us = rest_us(paused_ns, since_ns, self.params.duty_pct);
+
+            if us > 0 {
+                fsleep(Delta::from_micros(us as i64));
+            }
+        }
+    }
+
+    fn account(&self, work: Work, pause: Pause, stopped: bool, success: bool) {
+        let event = bindings::hvo_event {
+            reason: self.reason,
+            cpus: pause.cpus,
+            entries: work.entries,
+            copies: work.copies,
+            missing: pause.missing.map_or(-1, |cpu| cpu as i32),
+            stopped,
+            ack_ns: pause.ack_ns,
+            paused_ns: pause.paused_ns,
+        };
+
+        // SAFETY: Reads it.
+        unsafe { bindings::hvo_account(&event, success) };
+    }
+}
+
+/// Makes an empty plan with room for `runs`; null if there is no memory. May sleep.
+#[export]
+extern "C" fn hvo_plan_new(runs: c_ulong) -> *mut bindings::hvo_plan {
+    Plan::new(runs)
+        .and_then(|plan| Ok(KBox::new(plan, GFP_KERNEL)?))
+        .map_or(core::ptr::null_mut(), |plan| KBox::into_raw(plan).cast())
+}
+
+/// Adds changes to a plan; `last` if they are the last of what has to change together.
+///
+/// Returns 0, or `-ENOSPC` without room: then the plan is as it was.
+///
+/// # Safety
+///
+/// `plan` must be from [`hvo_plan_new`] and nobody else use it; what `run` points to must live
+/// until the plan is committed or freed.
+#[export]
+unsafe extern "C" fn hvo_plan_add(
+    plan: *mut bindings::hvo_plan,
+    run: *const bindings::hvo_run,
+    last: bool,
+) -> c_int {
+    // SAFETY: By the safety requirements.
+    let (plan, run) = unsafe { (&mut *plan.cast::<Plan>(), *run) };
+
+    plan.add(run, last).map_or_else(|e| e.to_errno(), |()| 0)
+}
+
+/// Takes back what was added since the last unit was complete.
+///
+/// # Safety
+///
+/// As for [`hvo_plan_add`].
+#[export]
+unsafe extern "C" fn hvo_plan_abort(plan: *mut bindings::hvo_plan) {
+    // SAFETY: By the safety requirements.
+    unsafe { &mut *plan.cast::<Plan>() }.abort();
+}
+
+/// Makes the changes of a plan, and empties it. May sleep.
+///
+/// Returns how many units were changed: the first ones, completely. Others were not touched, which
+/// happens only if CPUs do not stop in time, and, if `mandatory`, if CPU hotplug does not end.
+///
+/// # Safety
+///
+/// As for [`hvo_plan_add`]; the runs must be as [`Window::new`] says.
+#[export]
+unsafe extern "C" fn hvo_plan_commit(
+    plan: *mut bindings::hvo_plan,
+    reason: bindings::hvo_reason,
+    mandatory: bool,
+) -> c_ulong {
+    // SAFETY: By the safety requirements.
+    let plan = unsafe { &mut *plan.cast::<Plan>() };
+    // SAFETY: By the safety requirements.
+    let units = unsafe { Prepared::new(plan, reason).commit(mandatory) };
+
+    plan.clear();
+    units
+}
+
+/// Frees a plan, and forgets what is in it.
+///
+/// # Safety
+///
+/// `plan` must be null or from [`hvo_plan_new`], and not be used any more.
+#[export]
+unsafe extern "C" fn hvo_plan_free(plan: *mut bindings::hvo_plan) {
+    if !plan.is_null() {
+        // SAFETY: By the safety requirements.
+        drop(unsafe { KBox::from_raw(plan.cast::<Plan>()) });
+    }
+}

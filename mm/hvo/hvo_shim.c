@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Parameters, counters and debugfs files of HVO. The parameters are hvo.NAME on the
+ * command line, and files in /sys/module/hvo/parameters/.
+ */
+#define pr_fmt(fmt)	"hvo: " fmt
+
+#include <linux/debugfs.h>
+#include <linux/hvo.h>
+#include <linux/log2.h>
+#include <linux/math64.h>
+#include <linux/mm.h>
+#include <linux/minmax.h>
+#include <linux/moduleparam.h>
+#include <linux/seq_file.h>
+#include <linux/string.h>
+#include <linux/sysfs.h>
+#include <linux/vmstat.h>
+
+#include <asm/cpufeature.h>
+#include <asm/virt.h>
+
+#define CREATE_TRACE_POINTS
+#include <trace/events/hvo.h>
+
+static const char * const strategies[] = {
+	[HVO_PAUSE] = "auto",
+	[HVO_STOP_MACHINE] = "stop_machine",
+#ifdef CONFIG_TLB_RS_BENCH
+	[HVO_PERFOLIO] = "perfolio",
+	[HVO_UNSAFE] = "unsafe",
+#endif
+};
+
+static int strategy = HVO_PAUSE;
+
+static int strategy_set(const char *val, const struct kernel_param *kp)
+{
+	int i = sysfs_match_string(strategies, val);
+
+	if (i < 0)
+		return i;
+	WRITE_ONCE(strategy, i);
+	return 0;
+}
+
+static int strategy_get(char *buffer, const struct kernel_param *kp)
+{
+	return sysfs_emit(buffer, "%s\n", strategies[READ_ONCE(strategy)]);
+}
+
+static const struct kernel_param_ops strategy_ops = {
+	.set = strategy_set,
+	.get = strategy_get,
+};
+module_param_cb(strategy, &strategy_ops, NULL, 0644);
+
+/* What one pause may do, and how long it may take. */
+static unsigned int max_ptes = 4096;
+module_param(max_ptes, uint, 0644);
+static unsigned int pause_budget_us = 40;
+module_param(pause_budget_us, uint, 0644);
+/* How long to wait for the other CPUs; 0: what suits the machine. */
+static unsigned int ack_timeout_us;
+module_param(ack_timeout_us, uint, 0644);
+/* How often to try, and what share of the time others may be stopped for. */
+static unsigned int retries = 8;
+module_param(retries, uint, 0644);
+static unsigned int duty_pct = 10;
+module_param(duty_pct, uint, 0644);
+
+/*
+ * With pseudo-NMIs only firmware and hypervisors make a CPU late; without, whoever has
+ * interrupts masked, and it might be for a lock that a CPU holds which has stopped.
+ */
+static unsigned int default_timeout_us(void)
+{
+	unsigned int us = system_uses_irq_prio_masking() ? 1000 : 200;
+
+	return is_hyp_mode_available() ? us : 10 * us;
+}
+
+void hvo_get_params(struct hvo_params *params)
+{
+	*params = (struct hvo_params) {
+		.strategy = READ_ONCE(strategy),
+		.max_entries = READ_ONCE(max_ptes),
+		.budget_us = READ_ONCE(pause_budget_us),
+		.ack_timeout_us = READ_ONCE(ack_timeout_us) ?: default_timeout_us(),
+		.retries = READ_ONCE(retries),
+		.duty_pct = READ_ONCE(duty_pct),
+	};
+	if (params->strategy == HVO_PERFOLIO)
+		params->max_entries = PTRS_PER_PTE;
+}
+
+bool hvo_pauses(void)
+{
+	return READ_ONCE(strategy) != HVO_UNSAFE;
+}
+
+/* --- what happened ------------------------------------------------------------------- */
+
+#define TIME_BUCKETS	16
+
+static struct {
+	atomic_long_t pauses[NR_HVO_REASONS];
+	atomic_long_t entries[NR_HVO_REASONS];
+	atomic_long_t cancelled;
+	atomic_long_t busy;
+	atomic_long_t stopped;
+	atomic_long_t copies;
+	atomic_long_t ack_ns;
+	atomic_long_t paused_ns;
+	/* Below 1, 2, 4 ... us: for how long others did not run. */
+	atomic_long_t hist[TIME_BUCKETS];
+	unsigned long max_ns;
+} stats;
+
+void hvo_account(const struct hvo_event *e, bool success)
+{
+	u64 ns = e->ack_ns + e->paused_ns;
+	unsigned int bucket = min_t(unsigned int, fls64(div_u64(ns, NSEC_PER_USEC)),
+				    TIME_BUCKETS - 1);
+
+	atomic_long_add(e->ack_ns, &stats.ack_ns);
+	hvo_debug_report();
+	if (!success) {
+		trace_hvo_cancel(e);
+		if (e->missing >= 0) {
+			count_vm_event(CPU_PAUSE_CANCELLED);
+			atomic_long_inc(&stats.cancelled);
+		} else {
+			atomic_long_inc(&stats.busy);
+		}
+		return;
+	}
+	trace_hvo_pause(e);
+	if (e->stopped) {
+		count_vm_event(CPU_PAUSE_FALLBACK);
+		atomic_long_inc(&stats.stopped);
+	} else {
+		count_vm_event(CPU_PAUSE);
+		atomic_long_inc(&stats.hist[bucket]);
+		/* Two at a time are rare enough. */
+		if (ns > READ_ONCE(stats.max_ns))
+			WRITE_ONCE(stats.max_ns, ns);
+	}
+	count_vm_events(HVO_PTE_UPDATES, e->entries);
+	atomic_long_inc(&stats.pauses[e->reason]);
+	atomic_long_add(e->entries, &stats.entries[e->reason]);
+	atomic_long_add(e->copies, &stats.copies);
+	atomic_long_add(e->paused_ns, &stats.paused_ns);
+}
+
+static int stats_show(struct seq_file *m, void *unused)
+{
+	static const char * const reasons[] = {
+		[HVO_SPLIT] = "split",
+		[HVO_OPTIMIZE] = "optimize",
+		[HVO_RESTORE] = "restore",
+		[HVO_DEMOTE] = "demote",
+	};
+	int i;
+
+	static_assert(ARRAY_SIZE(reasons) == NR_HVO_REASONS);
+	for (i = 0; i < NR_HVO_REASONS; i++)
+		seq_printf(m, "%s %ld %ld\n", reasons[i],
+			   atomic_long_read(&stats.pauses[i]),
+			   atomic_long_read(&stats.entries[i]));
+	seq_printf(m, "cancelled %ld\n", atomic_long_read(&stats.cancelled));
+	seq_printf(m, "busy %ld\n", atomic_long_read(&stats.busy));
+	seq_printf(m, "stop_machine %ld\n", atomic_long_read(&stats.stopped));
+	seq_printf(m, "copies %ld\n", atomic_long_read(&stats.copies));
+	seq_printf(m, "ack_ns %ld\n", atomic_long_read(&stats.ack_ns));
+	seq_printf(m, "paused_ns %ld\n", atomic_long_read(&stats.paused_ns));
+	seq_printf(m, "max_ns %lu\n", READ_ONCE(stats.max_ns));
+	for (i = 0; i < TIME_BUCKETS; i++)
+		seq_printf(m, "below_us %lu %ld\n", 1UL << i, atomic_long_read(&stats.hist[i]));
+	return 0;
+}
+DEFINE_SHOW_ATTRIBUTE(stats);
+
+static int __init hvo_debugfs_init(void)
+{
+	struct dentry *dir = debugfs_create_dir("hvo", NULL);
+
+	debugfs_create_file("stats", 0400, dir, NULL, &stats_fops);
+	hvo_debug_create(dir);
+	return 0;
+}
+late_initcall(hvo_debugfs_init);

@@ -1,0 +1,746 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * HugeTLB vmemmap optimisation in bulk: as mm/hugetlb_vmemmap.c, but what it changes is
+ * collected first, and then changed for many folios at once, while nobody uses it.
+ *
+ * What belongs to a folio is in a slot until the plan is committed. Afterwards the pages
+ * that are not needed are freed: the old ones if the folio was changed, otherwise those
+ * that were to replace them.
+ */
+#define pr_fmt(fmt)	"HugeTLB: " fmt
+
+#include <linux/hugetlb.h>
+#include <linux/hvo.h>
+#include <linux/mmdebug.h>
+#include <linux/mutex.h>
+#include <linux/page_owner.h>
+#include <linux/pagewalk.h>
+#include <linux/pgalloc.h>
+#include <linux/pgalloc_tag.h>
+#include <linux/rcupdate.h>
+
+#include <asm/tlbflush.h>
+
+#include "../hugetlb_internal.h"
+#include "../hugetlb_vmemmap.h"
+#include "../internal.h"
+
+/* As many entries are collected before they are changed: those of 1 GiB, or 512 * 2 MiB. */
+#define BATCH_ENTRIES	4096UL
+/* Blocks that are split together. */
+#define BATCH_BLOCKS	512
+
+struct slot {
+	struct folio *folio;
+	/* What the folio has no use for if the change succeeds, */
+	struct list_head old;
+	/* and if it does not. */
+	struct list_head new;
+	bool cma;
+};
+
+struct batch {
+	const struct hstate *h;
+	enum hvo_reason reason;
+	bool mandatory;
+	struct hvo_plan *plan;
+	struct slot *slots;
+	unsigned int nr_slots;
+	unsigned int max_slots;
+	/* New values of entries that differ from each other. */
+	u64 *values;
+	unsigned long nr_values;
+	/* Of HVO_DEMOTE: the size that the folios get. */
+	const struct hstate *dst;
+	/* Where folios go that were changed, or NULL, */
+	struct list_head *done;
+	/* and the others, if they could not stay where they were. */
+	struct list_head *undone;
+	/* What they were, since the last commit and before. */
+	long nr_done;
+	/* Before this, somebody may have found a page in use that is a tail now. */
+	unsigned long rcu;
+};
+
+static unsigned long nr_entries(const struct hstate *h)
+{
+	return hugetlb_vmemmap_size(h) >> PAGE_SHIFT;
+}
+
+static void batch_end(struct batch *b)
+{
+	hvo_plan_free(b->plan);
+	kvfree(b->slots);
+	kvfree(b->values);
+}
+
+static int batch_begin(struct batch *b, const struct hstate *h, enum hvo_reason reason,
+		       unsigned int slots)
+{
+	/* Those of one page table change together, and the head by itself. */
+	unsigned long runs = hugetlb_vmemmap_size(h) / PMD_SIZE + 2;
+	bool values = reason != HVO_OPTIMIZE;
+
+	*b = (struct batch) { .h = h, .reason = reason };
+	b->max_slots = clamp(BATCH_ENTRIES / nr_entries(h), 1UL, slots);
+	b->rcu = get_state_synchronize_rcu();
+	b->plan = hvo_plan_new(runs * b->max_slots);
+	b->slots = kvcalloc(b->max_slots, sizeof(*b->slots), GFP_KERNEL);
+	if (values)
+		b->values = kvmalloc_array(nr_entries(h) * b->max_slots,
+					   sizeof(*b->values), GFP_KERNEL);
+	if (b->plan && b->slots && (b->values || !values))
+		return 0;
+	batch_end(b);
+	return -ENOMEM;
+}
+
+/* What is in the way of the heads being HugeTLB folios; their page tables are done. */
+static void finish_demotion(struct batch *b, struct slot *slot)
+{
+	unsigned int order = b->dst->order;
+	unsigned long i;
+
+	split_page_owner(&slot->folio->page, b->h->order, order);
+	pgalloc_tag_split(slot->folio, b->h->order, order);
+	for (i = 0; i < pages_per_huge_page(b->h); i += pages_per_huge_page(b->dst)) {
+		struct page *page = &slot->folio->page + i;
+		struct folio *folio = (struct folio *)page;
+
+		/* Again: its list heads were at another address. */
+		prep_compound_head(page, order);
+		init_new_hugetlb_folio(folio);
+		folio_set_hugetlb_vmemmap_optimized(folio);
+		if (slot->cma)
+			folio_set_hugetlb_cma(folio);
+		list_add(&folio->lru, b->done);
+	}
+}
+
+static void slot_changed(struct batch *b, struct slot *slot, struct list_head *unused)
+{
+	struct page *page, *next;
+	unsigned long start = (unsigned long)&slot->folio->page;
+
+	hvo_debug_probe(start, start + hugetlb_vmemmap_size(b->h),
+			b->reason == HVO_OPTIMIZE ? &slot->old : NULL);
+	list_for_each_entry_safe(page, next, &slot->new, lru)
+		list_del(&page->lru);
+	list_splice(&slot->old, unused);
+	b->nr_done++;
+
+	if (b->reason == HVO_DEMOTE) {
+		finish_demotion(b, slot);
+		return;
+	}
+	if (b->reason == HVO_RESTORE)
+		folio_clear_hugetlb_vmemmap_optimized(slot->folio);
+	if (b->done)
+		list_move(&slot->folio->lru, b->done);
+}
+
+static void slot_unchanged(struct batch *b, struct slot *slot, struct list_head *unused)
+{
+	list_splice(&slot->new, unused);
+	if (b->reason == HVO_OPTIMIZE)
+		folio_clear_hugetlb_vmemmap_optimized(slot->folio);
+	if (b->undone)
+		list_add(&slot->folio->lru, b->undone);
+}
+
+/*
+ * Changes the folios that were collected, the first ones first. Returns 0, or -EBUSY if
+ * that was not possible for all of them: the others are as they were.
+ */
+static int batch_commit(struct batch *b)
+{
+	unsigned long changed, i;
+	LIST_HEAD(unused);
+
+	if (!b->nr_slots)
+		return 0;
+
+	/*
+	 * Who has read the reference count of a page before it became a tail, and will try
+	 * to raise it, needs a page that can be written to even if the attempt fails.
+	 */
+	if (b->reason == HVO_OPTIMIZE && !hvo_skip(HVO_HOOK_RCU))
+		cond_synchronize_rcu_expedited(b->rcu);
+
+	if (IS_ENABLED(CONFIG_HVO_DEBUG)) {
+		for (i = 0; i < b->nr_slots; i++) {
+			unsigned long start = (unsigned long)&b->slots[i].folio->page;
+
+			hvo_debug_touch(start, start + hugetlb_vmemmap_size(b->h));
+		}
+	}
+
+	changed = hvo_plan_commit(b->plan, b->reason, b->mandatory);
+	for (i = 0; i < b->nr_slots; i++) {
+		if (i < changed)
+			slot_changed(b, &b->slots[i], &unused);
+		else
+			slot_unchanged(b, &b->slots[i], &unused);
+	}
+	free_vmemmap_page_list(&unused);
+	changed = changed < b->nr_slots;
+	b->nr_slots = 0;
+	b->nr_values = 0;
+	return changed ? -EBUSY : 0;
+}
+
+struct collect {
+	struct batch *b;
+	struct slot *slot;
+	unsigned long start;
+	unsigned long end;
+	struct page *head;
+	struct page *tail;
+	struct page *next;
+};
+
+static int optimize_pmd(struct collect *c, struct hvo_run *run)
+{
+	pte_t *pte = (pte_t *)run->entries;
+	u32 i;
+
+	for (i = 0; i < run->nr; i++)
+		list_add(&pte_page(ptep_get(pte + i))->lru, &c->slot->old);
+
+	if (run->addr == c->start) {
+		struct hvo_run head = *run;
+		int ret;
+
+		head.nr = 1;
+		head.value = pte_val(mk_pte(c->head, PAGE_KERNEL));
+		head.copy_to = page_to_virt(c->head);
+		head.copy_from = page_to_virt(pte_page(ptep_get(pte)));
+		ret = hvo_plan_add(c->b->plan, &head, false);
+		if (ret)
+			return ret;
+		run->addr += PAGE_SIZE;
+		run->entries++;
+		run->nr--;
+	}
+	/* Read-only, so that who writes to a tail is found out. */
+	run->value = pte_val(mk_pte(c->tail, PAGE_KERNEL_RO));
+	return 0;
+}
+
+static int restore_pmd(struct collect *c, struct hvo_run *run)
+{
+	pte_t *pte = (pte_t *)run->entries;
+	u64 *values = c->b->values + c->b->nr_values;
+	u32 i;
+
+	for (i = 0; i < run->nr; i++) {
+		/* Nobody can have written to the tails that they share. */
+		copy_page(page_to_virt(c->next), page_to_virt(pte_page(ptep_get(pte + i))));
+		values[i] = pte_val(mk_pte(c->next, PAGE_KERNEL));
+		c->next = list_next_entry(c->next, lru);
+	}
+	c->b->nr_values += run->nr;
+	run->values = values;
+	return 0;
+}
+
+static int demote_pmd(struct collect *c, struct hvo_run *run)
+{
+	/* Of one folio of the new size. */
+	unsigned long pages = nr_entries(c->b->dst);
+	unsigned long at = (run->addr - c->start) >> PAGE_SHIFT;
+	u64 *values = c->b->values + c->b->nr_values;
+	u32 i;
+
+	if (!at)
+		list_add(&pte_page(ptep_get((pte_t *)run->entries))->lru, &c->slot->old);
+	for (i = 0; i < run->nr; i++) {
+		if ((at + i) % pages) {
+			values[i] = pte_val(mk_pte(c->tail, PAGE_KERNEL_RO));
+		} else {
+			values[i] = pte_val(mk_pte(c->next, PAGE_KERNEL));
+			c->next = list_next_entry(c->next, lru);
+		}
+	}
+	c->b->nr_values += run->nr;
+	run->values = values;
+	return 0;
+}
+
+static int collect_pmd(pmd_t *pmd, unsigned long addr, unsigned long next,
+		       struct mm_walk *walk)
+{
+	struct collect *c = walk->private;
+	struct hvo_run run = {
+		.addr = addr,
+		.nr = (next - addr) >> PAGE_SHIFT,
+		.shift = PAGE_SHIFT,
+	};
+	pte_t *pte;
+	int ret;
+
+	walk->action = ACTION_CONTINUE;
+	/* Not split, for want of memory or because the other CPUs did not stop. */
+	if (pmd_leaf(pmdp_get(pmd)))
+		return -ENOMEM;
+
+	pte = pte_offset_kernel(pmd, addr);
+	if (addr == c->start && PageVmemmapSelfHosted(pte_page(ptep_get(pte))))
+		return -ENOTSUPP;
+
+	run.entries = (u64 *)pte;
+	switch (c->b->reason) {
+	case HVO_RESTORE:
+		ret = restore_pmd(c, &run);
+		break;
+	case HVO_DEMOTE:
+		ret = demote_pmd(c, &run);
+		break;
+	default:
+		ret = optimize_pmd(c, &run);
+	}
+	if (!ret && run.nr)
+		ret = hvo_plan_add(c->b->plan, &run, next == c->end);
+	return ret;
+}
+
+static const struct mm_walk_ops collect_ops = {
+	.pmd_entry = collect_pmd,
+};
+
+static int collect(struct collect *c)
+{
+	int ret;
+
+	mmap_read_lock(&init_mm);
+	ret = walk_kernel_page_table_range(c->start, c->end, &collect_ops, NULL, c);
+	mmap_read_unlock(&init_mm);
+	if (ret)
+		hvo_plan_abort(c->b->plan);
+	else
+		c->b->nr_slots++;
+	return ret;
+}
+
+static struct slot *next_slot(struct batch *b, struct folio *folio)
+{
+	struct slot *slot = &b->slots[b->nr_slots];
+
+	slot->folio = folio;
+	INIT_LIST_HEAD(&slot->old);
+	INIT_LIST_HEAD(&slot->new);
+	return slot;
+}
+
+/* Returns 0 if the folio is changed by the next commit. */
+static int batch_optimize(struct batch *b, struct folio *folio)
+{
+	struct slot *slot = next_slot(b, folio);
+	struct collect c = {
+		.b = b,
+		.slot = slot,
+		.start = (unsigned long)&folio->page,
+		.end = (unsigned long)&folio->page + hugetlb_vmemmap_size(b->h),
+		.tail = vmemmap_get_tail(b->h->order, folio_zone(folio)),
+		.head = alloc_pages_node(folio_nid(folio), GFP_KERNEL, 0),
+	};
+	int ret;
+
+	if (!c.tail || !c.head) {
+		if (c.head)
+			__free_page(c.head);
+		return -ENOMEM;
+	}
+	memmap_pages_add(1);
+	list_add(&c.head->lru, &slot->new);
+
+	/* The new head is copied from the old one when nobody can change that any more. */
+	folio_set_hugetlb_vmemmap_optimized(folio);
+	ret = collect(&c);
+	if (ret) {
+		folio_clear_hugetlb_vmemmap_optimized(folio);
+		free_vmemmap_page_list(&slot->new);
+	}
+	return ret;
+}
+
+static int batch_restore(struct batch *b, struct folio *folio)
+{
+	struct slot *slot = next_slot(b, folio);
+	struct collect c = {
+		.b = b,
+		.slot = slot,
+		.start = (unsigned long)&folio->page + HUGETLB_VMEMMAP_RESERVE_SIZE,
+		.end = (unsigned long)&folio->page + hugetlb_vmemmap_size(b->h),
+	};
+	unsigned long nr_values = b->nr_values;
+	int ret;
+
+	ret = alloc_vmemmap_page_list(c.start, c.end, &slot->new);
+	if (ret)
+		return ret;
+	c.next = list_first_entry(&slot->new, struct page, lru);
+	ret = collect(&c);
+	if (ret) {
+		b->nr_values = nr_values;
+		free_vmemmap_page_list(&slot->new);
+	}
+	return ret;
+}
+
+/* The first page of the struct pages of a folio that nobody has a reference to. */
+static void fill_head(struct page *to, unsigned int order, struct zone *zone)
+{
+	struct page *page = page_to_virt(to);
+	int i;
+
+	memset(page, 0, PAGE_SIZE);
+	for (i = 0; i < PAGE_SIZE / sizeof(struct page); i++)
+		init_compound_tail(page + i, NULL, order, zone);
+	clear_compound_head(page);
+	page->mapping = NULL;
+	__folio_set_head((struct folio *)page);
+	prep_compound_head(page, order);
+}
+
+static int batch_demote(struct batch *b, struct folio *folio)
+{
+	struct slot *slot = next_slot(b, folio);
+	struct collect c = {
+		.b = b,
+		.slot = slot,
+		.start = (unsigned long)&folio->page,
+		.end = (unsigned long)&folio->page + hugetlb_vmemmap_size(b->h),
+		.tail = vmemmap_get_tail(b->dst->order, folio_zone(folio)),
+	};
+	unsigned long heads = pages_per_huge_page(b->h) / pages_per_huge_page(b->dst);
+	unsigned long nr_values = b->nr_values;
+	struct page *head;
+	int ret;
+
+	if (!c.tail)
+		return -ENOMEM;
+	ret = alloc_vmemmap_page_list(c.start, c.start + heads * PAGE_SIZE, &slot->new);
+	if (ret)
+		return ret;
+	list_for_each_entry(head, &slot->new, lru)
+		fill_head(head, b->dst->order, folio_zone(folio));
+	c.next = list_first_entry(&slot->new, struct page, lru);
+	slot->cma = folio_test_hugetlb_cma(folio);
+	ret = collect(&c);
+	if (ret) {
+		b->nr_values = nr_values;
+		free_vmemmap_page_list(&slot->new);
+		return ret;
+	}
+	/* Nothing of the old head is in the new ones. */
+	list_del(&folio->lru);
+	return 0;
+}
+
+/* --- splitting the blocks that map vmemmap ----------------------------------------- */
+
+struct split {
+	const struct hstate *h;
+	struct hvo_plan *plan;
+	unsigned int nr;
+	bool flush;
+	unsigned long start;
+	struct {
+		pmd_t *pmd;
+		pte_t *table;
+		struct page *block;
+	} *blocks;
+};
+
+/* Two tasks must not each bring a page table for the same block. */
+static DEFINE_MUTEX(split_mutex);
+
+static int split_commit(struct split *s)
+{
+	unsigned long changed, i;
+
+	if (!s->nr)
+		return 0;
+	changed = hvo_plan_commit(s->plan, HVO_SPLIT, false);
+	for (i = 0; i < s->nr; i++) {
+		/* Its pages are freed one by one. */
+		if (i < changed && !PageReserved(s->blocks[i].block))
+			split_page(s->blocks[i].block, get_order(PMD_SIZE));
+		else if (i >= changed)
+			pte_free_kernel(&init_mm, s->blocks[i].table);
+	}
+	changed = changed < s->nr;
+	s->nr = 0;
+	return changed ? -EBUSY : 0;
+}
+
+static bool split_known(struct split *s, pmd_t *pmd)
+{
+	unsigned int i = s->nr;
+
+	/* Neighbours come one after the other, mostly. */
+	while (i--) {
+		if (s->blocks[i].pmd == pmd)
+			return true;
+	}
+	return false;
+}
+
+static int split_pmd_entry(pmd_t *pmd, unsigned long addr, unsigned long next,
+			   struct mm_walk *walk)
+{
+	struct split *s = walk->private;
+	unsigned long start = addr & PMD_MASK;
+	struct hvo_run run = {
+		.addr = start,
+		.entries = (u64 *)pmd,
+		.nr = 1,
+		.shift = PMD_SHIFT,
+	};
+	struct page *block;
+	pte_t *table;
+	pmd_t new;
+	int i;
+
+	walk->action = ACTION_CONTINUE;
+	if (!pmd_leaf(pmdp_get(pmd)) || split_known(s, pmd))
+		return 0;
+	block = pmd_page(pmdp_get(pmd));
+	if (addr == s->start && PageVmemmapSelfHosted(block + pte_index(addr)))
+		return -ENOTSUPP;
+	/* Committed without the lock, which is held here. */
+	if (s->nr == BATCH_BLOCKS)
+		return -ENOSPC;
+
+	table = pte_alloc_one_kernel(&init_mm);
+	if (!table)
+		return -ENOMEM;
+	for (i = 0; i < PTRS_PER_PTE; i++)
+		__set_pte_nosync(table + i, mk_pte(block + i, PAGE_KERNEL));
+	pmd_populate_kernel(&init_mm, &new, table);
+	run.value = pmd_val(new);
+
+	if (system_supports_bbml3()) {
+		/* The size may change while it is in use. */
+		dsb(ishst);
+		set_pmd(pmd, new);
+		s->flush = true;
+		if (!PageReserved(block))
+			split_page(block, get_order(PMD_SIZE));
+		return 0;
+	}
+	if (hvo_plan_add(s->plan, &run, true)) {
+		pte_free_kernel(&init_mm, table);
+		return -ENOSPC;
+	}
+	s->blocks[s->nr].pmd = pmd;
+	s->blocks[s->nr].table = table;
+	s->blocks[s->nr].block = block;
+	s->nr++;
+	return 0;
+}
+
+static const struct mm_walk_ops split_ops = {
+	.pmd_entry = split_pmd_entry,
+};
+
+static int split_folio_blocks(struct split *s, struct folio *folio)
+{
+	unsigned long end;
+	int ret;
+
+	s->start = (unsigned long)&folio->page;
+	end = s->start + hugetlb_vmemmap_size(s->h);
+	do {
+		mmap_read_lock(&init_mm);
+		ret = walk_kernel_page_table_range(s->start, end, &split_ops, NULL, s);
+		mmap_read_unlock(&init_mm);
+	} while (ret == -ENOSPC && !split_commit(s));
+	return ret;
+}
+
+/* Folios whose blocks cannot be split are left alone later. */
+static void split_all(const struct hstate *h, struct list_head *folios)
+{
+	struct split s = { .h = h };
+	struct folio *folio;
+
+	s.plan = hvo_plan_new(BATCH_BLOCKS);
+	s.blocks = kvcalloc(BATCH_BLOCKS, sizeof(*s.blocks), GFP_KERNEL);
+	if (s.plan && s.blocks) {
+		mutex_lock(&split_mutex);
+		list_for_each_entry(folio, folios, lru) {
+			int ret;
+
+			if (!vmemmap_should_optimize_folio(h, folio))
+				continue;
+			ret = split_folio_blocks(&s, folio);
+			if (ret == -ENOMEM || ret == -ENOSPC)
+				break;
+		}
+		split_commit(&s);
+		mutex_unlock(&split_mutex);
+		if (s.flush)
+			flush_tlb_all();
+	}
+	hvo_plan_free(s.plan);
+	kvfree(s.blocks);
+}
+
+/* --- as called by mm/hugetlb_vmemmap.c ----------------------------------------------- */
+
+static void optimize_folios(const struct hstate *h, struct list_head *folios,
+			    unsigned int slots)
+{
+	struct folio *folio;
+	struct batch b;
+
+	split_all(h, folios);
+	if (batch_begin(&b, h, HVO_OPTIMIZE, slots))
+		return;
+	list_for_each_entry(folio, folios, lru) {
+		if (!vmemmap_should_optimize_folio(h, folio))
+			continue;
+		/* Without memory: with what the others give back. */
+		if (batch_optimize(&b, folio) == -ENOMEM && b.nr_slots) {
+			if (batch_commit(&b))
+				break;
+			batch_optimize(&b, folio);
+		}
+		/* If CPUs do not stop now, they will not for the next ones. */
+		if (b.nr_slots == b.max_slots && batch_commit(&b))
+			break;
+		cond_resched();
+	}
+	batch_commit(&b);
+	batch_end(&b);
+}
+
+/**
+ * hvo_optimize_folios - give back the vmemmap of folios but for one page each
+ * @h: their size.
+ * @folios: frozen, and on this list only.
+ *
+ * Those that it cannot be done for are left as they are. May sleep.
+ */
+void hvo_optimize_folios(const struct hstate *h, struct list_head *folios)
+{
+	if (!list_empty(folios))
+		optimize_folios(h, folios, UINT_MAX);
+}
+
+/**
+ * hvo_optimize_folio - the same for one
+ * @h: its size.
+ * @folio: frozen, on no list.
+ */
+void hvo_optimize_folio(const struct hstate *h, struct folio *folio)
+{
+	LIST_HEAD(folios);
+
+	list_add(&folio->lru, &folios);
+	optimize_folios(h, &folios, 1);
+	list_del_init(&folio->lru);
+}
+
+/**
+ * hvo_restore_folios - give folios their own vmemmap again
+ * @h: their size.
+ * @folios: those that it cannot be done for stay on this list.
+ * @restored: where the others go, and those that have it.
+ *
+ * May sleep.
+ * Return: for how many it was done, -ENOMEM, or -EBUSY if the other CPUs cannot be stopped
+ * because of CPU hotplug.
+ */
+long hvo_restore_folios(const struct hstate *h, struct list_head *folios,
+			struct list_head *restored)
+{
+	struct folio *folio, *next;
+	struct batch b;
+	int ret;
+
+	ret = batch_begin(&b, h, HVO_RESTORE, UINT_MAX);
+	if (ret)
+		return ret;
+	b.mandatory = true;
+	b.done = restored;
+	list_for_each_entry_safe(folio, next, folios, lru) {
+		if (!folio_test_hugetlb_vmemmap_optimized(folio)) {
+			list_move(&folio->lru, restored);
+			continue;
+		}
+		ret = batch_restore(&b, folio);
+		if (!ret && b.nr_slots == b.max_slots)
+			ret = batch_commit(&b);
+		if (ret)
+			break;
+		cond_resched();
+	}
+	/* Of an error in between, too: the pages are there. */
+	if (batch_commit(&b))
+		ret = -EBUSY;
+	batch_end(&b);
+	return ret ?: b.nr_done;
+}
+
+/**
+ * hvo_restore_folio - the same for one
+ * @h: its size.
+ * @folio: frozen.
+ *
+ * Return: 0 or an error as of hvo_restore_folios().
+ */
+int hvo_restore_folio(const struct hstate *h, struct folio *folio)
+{
+	struct batch b;
+	int ret;
+
+	if (!folio_test_hugetlb_vmemmap_optimized(folio))
+		return 0;
+	ret = batch_begin(&b, h, HVO_RESTORE, 1);
+	if (ret)
+		return ret;
+	b.mandatory = true;
+	ret = batch_restore(&b, folio) ?: batch_commit(&b);
+	batch_end(&b);
+	return ret;
+}
+
+/**
+ * hvo_demote_folios - make smaller folios of larger ones without their vmemmap in between
+ * @src: what size they have.
+ * @dst: what size they get.
+ * @folios: frozen, and on this list only; those that it cannot be done for stay there.
+ * @demoted: where the smaller ones go.
+ *
+ * Only the heads of the smaller folios need pages of struct pages: those of their tails
+ * are shared before and after. May sleep.
+ */
+void hvo_demote_folios(const struct hstate *src, const struct hstate *dst,
+		       struct list_head *folios, struct list_head *demoted)
+{
+	struct folio *folio, *next;
+	LIST_HEAD(undone);
+	struct batch b;
+
+	if (!READ_ONCE(vmemmap_optimize_enabled) || !hugetlb_vmemmap_optimizable(dst) ||
+	    batch_begin(&b, src, HVO_DEMOTE, UINT_MAX))
+		return;
+	b.dst = dst;
+	b.done = demoted;
+	b.undone = &undone;
+	list_for_each_entry_safe(folio, next, folios, lru) {
+		if (!folio_test_hugetlb_vmemmap_optimized(folio))
+			continue;
+		if (batch_demote(&b, folio))
+			break;
+		if (b.nr_slots == b.max_slots && batch_commit(&b))
+			break;
+		cond_resched();
+	}
+	batch_commit(&b);
+	batch_end(&b);
+	list_splice(&undone, folios);
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How many changes one pause makes, and what happens when a pause does not come about.
+//!
+//! Plain numbers: the same file is compiled on the host, where `verify/tests/hvo_plan.rs` checks
+//! it.
+
+/// What is changed together: the vmemmap of one folio, or a block that is split.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Work {
+    /// Entries of page tables.
+    pub entries: u32,
+    /// Pages that are copied while nobody can write to them.
+    pub copies: u32,
+}
+
+impl Work {
+    /// No work.
+    pub const NONE: Self = Self {
+        entries: 0,
+        copies: 0,
+    };
+
+    /// Both.
+    #[inline]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            entries: self.entries.saturating_add(other.entries),
+            copies: self.copies.saturating_add(other.copies),
+        }
+    }
+}
+
+/// What a pause takes, in nanoseconds, as far as known from those that were.
+///
+/// The proportions are fixed, only their scale is learned: a machine of twice the speed is faster
+/// in all of them, and one number cannot be misled by the one kind of work that was seen.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Cost {
+    /// In 1/256.
+    scale: u64,
+}
+
+impl Cost {
+    /// Ordering, invalidation and waiting.
+    const FIXED_NS: u64 = 2_000;
+    /// To break and make one entry.
+    const ENTRY_NS: u64 = 3;
+    /// To copy one page of 4 KiB.
+    const COPY_NS: u64 = 250;
+    const ONE: u64 = 256;
+    /// Far enough for an emulator.
+    const MAX: u64 = Self::ONE * 1024;
+
+    /// What is expected before the first pause.
+    pub const INITIAL: Self = Self { scale: Self::ONE };
+
+    const fn unscaled(work: Work) -> u64 {
+        Self::FIXED_NS + Self::ENTRY_NS * work.entries as u64 + Self::COPY_NS * work.copies as u64
+    }
+
+    /// The time for which `work` is expected to keep the others waiting.
+    #[inline]
+    pub const fn of(self, work: Work) -> u64 {
+        Self::unscaled(work) * self.scale / Self::ONE
+    }
+
+    /// Learns from a pause that took `ns` for `work`.
+    #[must_use]
+    pub const fn learn(self, work: Work, ns: u64) -> Self {
+        let ns = if ns > 1_000_000_000 {
+            1_000_000_000
+        } else {
+            ns
+        };
+        let seen = ns * Self::ONE / Self::unscaled(work);
+        let scale = (self.scale * 7 + seen) / 8;
+
+        Self {
+            scale: if scale < 1 {
+                1
+            } else if scale > Self::MAX {
+                Self::MAX
+            } else {
+                scale
+            },
+        }
+    }
+}
+
+/// What one pause may take.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Budget {
+    /// Entries, whatever they are expected to take.
+    pub entries: u32,
+    /// Nanoseconds.
+    pub ns: u64,
+}
+
+impl Budget {
+    #[inline]
+    const fn allows(self, cost: Cost, work: Work) -> bool {
+        work.entries <= self.entries && cost.of(work) <= self.ns
+    }
+}
+
+/// The part of a plan that is for one pause.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Window {
+    /// How many runs of entries, from where the last window ended.
+    pub runs: usize,
+    /// Whether they end with the end of a unit.
+    pub whole: bool,
+    /// What that is.
+    pub work: Work,
+}
+
+/// Cuts the next window off `runs`, each with whether it is the last one of its unit.
+///
+/// As many units as the budget has room for. A unit is cut only if it is too large by itself, and
+/// a run never: however small the budget is, there is progress.
+pub fn next_window(runs: impl Iterator<Item = (Work, bool)>, cost: Cost, budget: Budget) -> Window {
+    let mut window = Window::default();
+    let mut whole = Window::default();
+
+    for (work, last) in runs {
+        let more = window.work.plus(work);
+
+        if window.runs > 0 && !budget.allows(cost, more) {
+            break;
+        }
+        window = Window {
+            runs: window.runs + 1,
+            whole: last,
+            work: more,
+        };
+        if last {
+            whole = window;
+        }
+    }
+    if whole.runs > 0 {
+        whole
+    } else {
+        window
+    }
+}
+
+/// How an attempt to pause ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Miss {
+    /// Some CPU did not stop in time.
+    Cancelled,
+    /// A CPU is coming up or going down.
+    Hotplug,
+    /// Stopping in threads was not possible either.
+    Locked,
+}
+
+/// What to do about it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Step {
+    /// Pause again, after so many microseconds.
+    Again(u64),
+    /// Stop the other CPUs in threads.
+    StopMachine,
+    /// Leave everything as it is.
+    GiveUp,
+}
+
+/// The attempts to open one window.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Attempts {
+    cancelled: u32,
+    other: u32,
+}
+
+impl Attempts {
+    /// CPU hotplug takes milliseconds, and may go on and on.
+    const OTHER_US: u64 = 1_000;
+    const OTHER_MAX: u32 = 1_000;
+    const BACKOFF_US: u64 = 100;
+
+    /// What follows on `miss`.
+    ///
+    /// `retries`: how many cancelled pauses are enough. `mandatory`: whether it has to be done, if
+    /// not in a pause, then otherwise; only hotplug that does not end prevents it.
+    pub fn after(&mut self, miss: Miss, retries: u32, mandatory: bool) -> Step {
+        match miss {
+            Miss::Cancelled => {
+                self.cancelled += 1;
+                if self.cancelled <= retries {
+                    Step::Again(Self::BACKOFF_US << (self.cancelled - 1).min(6))
+                } else if mandatory {
+                    Step::StopMachine
+                } else {
+                    Step::GiveUp
+                }
+            }
+            Miss::Hotplug | Miss::Locked => {
+                self.other += 1;
+                if self.other < Self::OTHER_MAX && (mandatory || self.other <= retries) {
+                    Step::Again(Self::OTHER_US)
+                } else {
+                    Step::GiveUp
+                }
+            }
+        }
+    }
+}
+
+/// For how many microseconds to let the others run before the next pause, if they may be stopped
+/// for `percent` of the time, were stopped for `paused_ns`, and have run for `since_ns` since.
+pub const fn rest_us(paused_ns: u64, since_ns: u64, percent: u32) -> u64 {
+    let percent = if percent == 0 { 1 } else { percent as u64 };
+
+    if percent >= 100 {
+        return 0;
+    }
+    (paused_ns * (100 - percent) / percent).saturating_sub(since_ns) / 1_000
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Changes of live kernel page table entries while no other CPU runs.
+//!
+//! Such a change is break-before-make, and whoever uses an entry in between faults. A [`Window`]
+//! can be applied only with a [`PausedCpus`], and a [`PausedCpus`] exists only inside of the call
+//! that stops the other CPUs: they cannot be left stopped, and nothing is changed while they run.
+//!
+//! C header: [`include/linux/hvo.h`](srctree/include/linux/hvo.h)
+
+use crate::{
+    bindings,
+    error::{
+        code::*,
+        to_result, //
+    },
+    prelude::*, //
+};
+use core::{
+    ffi::c_void,
+    marker::PhantomData, //
+};
+
+/// Proof that all other CPUs are stopped, and that this one has all exceptions masked.
+///
+/// Valid for as long as the call that gave it; it cannot leave that call, nor this CPU.
+pub struct PausedCpus<'w> {
+    _call: PhantomData<&'w mut &'w ()>,
+    _cpu: PhantomData<*mut ()>,
+}
+
+/// Changes that can be made at once.
+///
+/// # Invariants
+///
+/// What its C counterpart points to is valid for `'a`. Each run is of entries of live kernel page
+/// tables that map vmemmap, reached by linear addresses, which nobody else changes meanwhile; the
+/// new values map the same contents, but for what is copied.
+pub struct Window<'a> {
+    inner: bindings::hvo_window,
+    _runs: PhantomData<&'a [bindings::hvo_run]>,
+}
+
+impl<'a> Window<'a> {
+    /// Changes to make.
+    ///
+    /// # Safety
+    ///
+    /// As the invariants say, of `runs`.
+    pub unsafe fn new(runs: &'a [bindings::hvo_run]) -> Self {
+        let start = runs.iter().map(|run| run.addr).min().unwrap_or(0);
+        let end = runs
+            .iter()
+            .map(|run| run.addr + ((run.nr as usize) << run.shift))
+            .max()
+            .unwrap_or(0);
+
+        // INVARIANT: By the safety requirements.
+        Self {
+            inner: bindings::hvo_window {
+                runs: runs.as_ptr(),
+                nr_runs: runs.len(),
+                start,
+                end,
+            },
+            _runs: PhantomData,
+        }
+    }
+
+    /// Makes the changes.
+    #[inline(always)]
+    pub fn apply(self, _cpus: &mut PausedCpus<'_>) {
+        // SAFETY: By the invariants, and by the proof that nobody else runs.
+        unsafe { bindings::arch_hvo_apply(&self.inner) };
+    }
+}
+
+/// How a pause went.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pause {
+    /// Nanoseconds until the last CPU had stopped.
+    pub ack_ns: u64,
+    /// Nanoseconds from then on.
+    pub paused_ns: u64,
+    /// How many CPUs stopped, or were to.
+    pub cpus: u32,
+    /// One that did not in time.
+    pub missing: Option<u32>,
+}
+
+/// Calls `f` while all other CPUs wait in an interrupt.
+///
+/// Fails with `EAGAIN` if a CPU does not come within `timeout_ns`, or `EBUSY` if a CPU is coming up
+/// or going down; `f` is dropped then. May sleep; no spinlock may be held. `f` must be short, and
+/// must not sleep, allocate, print, or take a lock.
+pub fn with_paused<R>(
+    timeout_ns: u64,
+    f: impl FnOnce(&mut PausedCpus<'_>) -> R,
+) -> (Result<R>, Pause) {
+    let mut pause = bindings::arm64_pause {
+        timeout_ns,
+        ..Default::default()
+    };
+
+    // SAFETY: `pause` lives until the other CPUs go on.
+    let result = to_result(unsafe { bindings::arm64_pause_cpus(&mut pause) }).map(|()| {
+        let result = f(&mut PausedCpus {
+            _call: PhantomData,
+            _cpu: PhantomData,
+        });
+
+        // SAFETY: They are paused, since the call above has succeeded.
+        unsafe { bindings::arm64_resume_cpus(&mut pause) };
+        result
+    });
+
+    (
+        result,
+        Pause {
+            ack_ns: pause.ack_ns,
+            paused_ns: pause.paused_ns,
+            cpus: pause.nr_cpus,
+            missing: u32::try_from(pause.missing).ok(),
+        },
+    )
+}
+
+/// Calls `f` while all other CPUs wait in a thread of highest priority, as in `stop_machine()`.
+///
+/// Fails with `EBUSY` if the CPU hotplug lock is not to be had. Otherwise as [`with_paused`], but
+/// it takes longer, and no CPU can hold it up.
+pub fn with_stopped<R>(f: impl FnOnce(&mut PausedCpus<'_>) -> R) -> Result<R> {
+    struct Call<F, R> {
+        f: Option<F>,
+        result: Option<R>,
+    }
+
+    /// # Safety
+    ///
+    /// `arg` must be a `Call<F, R>` that nobody else uses.
+    unsafe extern "C" fn call<F: FnOnce(&mut PausedCpus<'_>) -> R, R>(arg: *mut c_void) {
+        // SAFETY: By the safety requirements.
+        let call = unsafe { &mut *arg.cast::<Call<F, R>>() };
+
+        if let Some(f) = call.f.take() {
+            call.result = Some(f(&mut PausedCpus {
+                _call: PhantomData,
+                _cpu: PhantomData,
+            }));
+        }
+    }
+
+    fn go<F: FnOnce(&mut PausedCpus<'_>) -> R, R>(mut state: Call<F, R>) -> Result<R> {
+        // SAFETY: `call()` gets what it needs, and is not called any more when this returns.
+        to_result(unsafe {
+            bindings::arm64_stop_cpus(Some(call::<F, R>), (&raw mut state).cast::<c_void>())
+        })?;
+        state.result.ok_or(EBUSY)
+    }
+
+    go(Call {
+        f: Some(f),
+        result: None,
+    })
+}
