@@ -174,7 +174,7 @@ def kernel_tree():
 def build_programs(arch, ksrc=None):
     """Cross-compile the guest programs that changed; ksrc: a kernel tree."""
     compiler, package = ARCHES[arch][1:]
-    sources = sorted([*SELFTESTS.glob("tlb_batch_*.c"), *SELFTESTS.glob("migrc_*.c")])
+    sources = sorted(path for name in ("tlb_batch", "migrc", "hvo") for path in SELFTESTS.glob(f"{name}_*.c"))
     out = guest_dir(arch) / "bin"
     out.mkdir(parents=True, exist_ok=True)
     # A program whose source is gone must not stay in the guest.

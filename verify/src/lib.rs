@@ -38,3 +38,10 @@ pub mod migrc {
         panic!("sources of migrations are dropped without a flush");
     }
 }
+
+/// Stands where the kernel has the crate `hvo`.
+#[path = "."]
+pub mod hvo {
+    #[path = "../../mm/hvo/plan.rs"]
+    pub mod plan;
+}

@@ -1,0 +1,595 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * HugeTLB pools whose struct pages are given back: what they save, and that every struct
+ * page is what it should be, while other CPUs read all of them.
+ *
+ * pool     each size grows and shrinks, by exactly the memory that it should.
+ * demote   large pages become small ones without getting their struct pages back.
+ * use      pages of a pool are written and read.
+ * readers  each CPU reads all struct pages while windows stay open for long.
+ * deaf     a CPU that does not answer: pools grow without saving, and shrink all the same.
+ * stop     everything with stop_machine().
+ * hotplug  a CPU goes and comes while pools are resized.
+ * offline  a page frame of a free page of a pool is soft-offlined.
+ * fail     allocations fail at random: each page is changed completely or not at all.
+ *
+ * The kernel itself fails these, by a warning, where it sees a translation fault or a stale
+ * translation; with --skip it has to.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <getopt.h>
+#include <stdint.h>
+
+#include "tlb_rs.h"
+
+#define HVO_DEBUG	DEBUGFS "hvo/"
+#define HVO_PARAM	"/sys/module/hvo/parameters/"
+#define HUGEPAGES	"/sys/kernel/mm/hugepages/hugepages-%lukB/%s"
+#define STRUCT_PAGE	64
+#define MAX_SIZES	8
+
+#define KPF_COMPOUND_HEAD	15
+#define KPF_COMPOUND_TAIL	16
+#define KPF_HUGE		17
+
+static unsigned long psize;
+static long nr_cpus;
+static unsigned long sizes[MAX_SIZES];	/* kB, ascending */
+static int nr_sizes;
+static int rounds = 2;
+
+/* --- files ------------------------------------------------------------------------- */
+
+static long get(const char *path)
+{
+	char buf[32];
+	int err = tlb_rs_read_file(path, buf, sizeof(buf));
+
+	if (err)
+		ksft_exit_fail_msg("%s: %s\n", path, strerror(-err));
+	return atol(buf);
+}
+
+static bool set(const char *path, const char *val)
+{
+	int err = tlb_rs_write_file(path, val);
+
+	if (err)
+		ksft_print_msg("%s <- %s: %s\n", path, val, strerror(-err));
+	return !err;
+}
+
+static bool set_num(const char *path, long val)
+{
+	char buf[32];
+
+	snprintf(buf, sizeof(buf), "%ld", val);
+	return set(path, buf);
+}
+
+/* The number behind a name, in a file of such lines; -1 if it is not there. */
+static long get_field(const char *path, const char *name)
+{
+	char buf[16384], *p = buf;
+	size_t len = strlen(name);
+
+	if (tlb_rs_read_file(path, buf, sizeof(buf)))
+		return -1;
+	while (p) {
+		if (!strncmp(p, name, len) && p[len] == ' ')
+			return atol(p + len);
+		p = strchr(p, '\n');
+		if (p)
+			p++;
+	}
+	return -1;
+}
+
+static long stat_of(const char *name)
+{
+	return get_field(HVO_DEBUG "stats", name);
+}
+
+/* In pages, of all struct pages. */
+static long memmap(void)
+{
+	return get_field("/proc/vmstat", "nr_memmap_pages") +
+	       get_field("/proc/vmstat", "nr_memmap_boot_pages");
+}
+
+static long pool(unsigned long kb)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), HUGEPAGES, kb, "nr_hugepages");
+	return get(path);
+}
+
+static long resize(unsigned long kb, long nr)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), HUGEPAGES, kb, "nr_hugepages");
+	set_num(path, nr);
+	return get(path);
+}
+
+/* Of one folio. */
+static long vmemmap_pages(unsigned long kb)
+{
+	return kb * 1024 / psize * STRUCT_PAGE / psize;
+}
+
+static bool optimizable(unsigned long kb)
+{
+	return vmemmap_pages(kb) > 1;
+}
+
+/* How many fit, of what there is to spare. */
+static long some(unsigned long kb)
+{
+	long mb = get_field("/proc/meminfo", "MemFree:") / 1024;
+	long nr = mb * 1024 / 2 / (long)kb;
+
+	return nr > 64 ? 64 : nr;
+}
+
+static bool verify(long shared)
+{
+	long violations = get_field(HVO_DEBUG "verify", "violations");
+	long found = get_field(HVO_DEBUG "verify", "shared");
+	char buf[4096];
+
+	if (!violations && found == shared)
+		return true;
+	if (!tlb_rs_read_file(HVO_DEBUG "verify", buf, sizeof(buf)))
+		ksft_print_msg("%ld shared pages expected:\n%s", shared, buf);
+	return false;
+}
+
+static void read_sizes(void)
+{
+	DIR *dir = opendir("/sys/kernel/mm/hugepages");
+	struct dirent *e;
+
+	while (dir && (e = readdir(dir)) && nr_sizes < MAX_SIZES) {
+		unsigned long kb;
+		int i;
+
+		if (sscanf(e->d_name, "hugepages-%lukB", &kb) != 1)
+			continue;
+		for (i = nr_sizes++; i && sizes[i - 1] > kb; i--)
+			sizes[i] = sizes[i - 1];
+		sizes[i] = kb;
+	}
+	if (dir)
+		closedir(dir);
+}
+
+/* --- who reads struct pages -------------------------------------------------------- */
+
+static bool readers_stop;
+static long nr_reads;
+
+static void *reader(void *arg)
+{
+	tlb_rs_pin_cpu((long)arg);
+	while (!__atomic_load_n(&readers_stop, __ATOMIC_RELAXED))
+		__atomic_fetch_add(&nr_reads, get_field(HVO_DEBUG "read", "pages"),
+				   __ATOMIC_RELAXED);
+	return NULL;
+}
+
+static pthread_t readers[64];
+
+static void readers_begin(void)
+{
+	readers_stop = false;
+	for (long i = 0; i < nr_cpus && i < 64; i++)
+		pthread_create(&readers[i], NULL, reader, (void *)i);
+}
+
+static void readers_end(void)
+{
+	__atomic_store_n(&readers_stop, true, __ATOMIC_RELAXED);
+	for (long i = 0; i < nr_cpus && i < 64; i++)
+		pthread_join(readers[i], NULL);
+}
+
+/* --- cases ------------------------------------------------------------------------- */
+
+/* There may be no free range of that length. */
+static bool gigantic(unsigned long kb)
+{
+	return kb >= 1UL << 20;
+}
+
+/* Grows and shrinks a pool; checks what that saves. */
+static bool cycle(unsigned long kb, long nr)
+{
+	long before = memmap(), saved, want;
+	bool ok;
+
+	nr = resize(kb, nr);
+	saved = before - memmap();
+	want = optimizable(kb) ? nr * (vmemmap_pages(kb) - 1) : 0;
+	ok = (nr > 0 || gigantic(kb)) && saved == want && verify(want);
+	if (!ok)
+		ksft_print_msg("%lu kB: %ld pages, %ld pages of struct pages saved, %ld expected\n",
+			       kb, nr, saved, want);
+	if (resize(kb, 0) || memmap() != before || !verify(0)) {
+		ksft_print_msg("%lu kB: %ld left, %ld pages of struct pages lost\n", kb,
+			       pool(kb), before - memmap());
+		ok = false;
+	}
+	return ok;
+}
+
+static bool test_pool(void)
+{
+	bool ok = true;
+
+	for (int r = 0; r < rounds; r++) {
+		for (int i = 0; i < nr_sizes; i++) {
+			long nr = some(sizes[i]);
+
+			if (nr)
+				ok &= cycle(sizes[i], nr);
+		}
+	}
+	return ok;
+}
+
+static bool test_demote(void)
+{
+	unsigned long from = 0, to = 0;
+	long nr = 0, before, small, each, demoted = stat_of("demote");
+	char path[128];
+	bool ok;
+
+	for (int i = 0; i < nr_sizes && !to; i++) {
+		if (optimizable(sizes[i]))
+			to = sizes[i];
+	}
+	before = memmap();
+	for (int i = nr_sizes - 1; i >= 0 && !nr && sizes[i] > to; i--) {
+		from = sizes[i];
+		snprintf(path, sizeof(path), HUGEPAGES, from, "demote_size");
+		snprintf(path + 64, sizeof(path) - 64, "%lukB", to);
+		if (some(from) && set(path, path + 64))
+			nr = resize(from, some(from));
+	}
+	if (!nr)
+		return false;
+	snprintf(path, sizeof(path), HUGEPAGES, from, "demote");
+	ok = set_num(path, nr) && !pool(from);
+	small = pool(to);
+	ok &= small == nr * (long)(from / to);
+	ok &= before - memmap() == small * (vmemmap_pages(to) - 1);
+	ok &= verify(small * (vmemmap_pages(to) - 1));
+	/* As many together as one pause may change entries of. */
+	each = get(HVO_PARAM "max_ptes") / vmemmap_pages(from);
+	ok &= stat_of("demote") - demoted == (nr + each - 1) / each;
+	if (!ok)
+		ksft_print_msg("%ld of %lu kB: %ld of %lu kB, saved %ld, %ld pauses\n", nr, from,
+			       small, to, before - memmap(), stat_of("demote") - demoted);
+	resize(to, 0);
+	resize(from, 0);
+	return ok && memmap() == before && verify(0);
+}
+
+static bool flags_are_right(const char *addr, unsigned long bytes)
+{
+	int pagemap = open("/proc/self/pagemap", O_RDONLY);
+	int kpageflags = open("/proc/kpageflags", O_RDONLY);
+	unsigned long i, pages = bytes / psize, bad = 0;
+
+	for (i = 0; i < pages; i++) {
+		uint64_t entry = 0, flags = 0;
+		int want = i ? KPF_COMPOUND_TAIL : KPF_COMPOUND_HEAD;
+
+		if (pread(pagemap, &entry, 8, ((uintptr_t)addr / psize + i) * 8) != 8 ||
+		    pread(kpageflags, &flags, 8, (entry & ((1ULL << 55) - 1)) * 8) != 8)
+			bad++;
+		else if (!(flags >> want & 1) || !(flags >> KPF_HUGE & 1))
+			bad++;
+	}
+	close(pagemap);
+	close(kpageflags);
+	if (bad)
+		ksft_print_msg("%lu of %lu pages with wrong flags\n", bad, pages);
+	return !bad;
+}
+
+static bool test_use(void)
+{
+	bool ok = true;
+
+	for (int i = 0; i < nr_sizes; i++) {
+		unsigned long bytes = sizes[i] * 1024, j;
+		int shift = __builtin_ctzl(bytes);
+		char *p;
+
+		if (!optimizable(sizes[i]) || !some(sizes[i]) || resize(sizes[i], 1) != 1)
+			continue;
+		p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | shift << 26, -1, 0);
+		if (p == MAP_FAILED) {
+			ksft_perror("mmap");
+			return false;
+		}
+		for (j = 0; j < bytes; j += psize)
+			*(unsigned long *)(p + j) = j + 1;
+		ok &= flags_are_right(p, bytes);
+		for (j = 0; j < bytes; j += psize)
+			ok &= *(unsigned long *)(p + j) == j + 1;
+		munmap(p, bytes);
+		resize(sizes[i], 0);
+	}
+	return ok && verify(0);
+}
+
+static bool test_readers(void)
+{
+	bool ok = true;
+
+	set_num(HVO_DEBUG "stall_us", 2000);
+	readers_begin();
+	for (int i = 0; i < nr_sizes; i++) {
+		if (optimizable(sizes[i]) && some(sizes[i])) {
+			long before = memmap();
+
+			for (int r = 0; r < rounds; r++) {
+				ok &= resize(sizes[i], some(sizes[i])) > 0 || gigantic(sizes[i]);
+				ok &= !resize(sizes[i], 0);
+			}
+			ok &= memmap() == before;
+		}
+	}
+	readers_end();
+	set_num(HVO_DEBUG "stall_us", 0);
+	ksft_print_msg("%ld struct pages read meanwhile\n", nr_reads);
+	return ok && nr_reads && verify(0);
+}
+
+static unsigned long small_size(void)
+{
+	for (int i = 0; i < nr_sizes; i++) {
+		if (optimizable(sizes[i]))
+			return sizes[i];
+	}
+	ksft_exit_skip("no size of HugeTLB pages with two pages of struct pages\n");
+}
+
+static bool test_deaf(void)
+{
+	unsigned long kb = small_size();
+	long before = memmap(), cancelled = stat_of("cancelled"), stopped, timeout, nr;
+	bool ok;
+
+	if (nr_cpus < 2)
+		return true;
+	timeout = get(HVO_PARAM "ack_timeout_us");
+	set_num(HVO_PARAM "ack_timeout_us", 50000);
+	set_num(HVO_DEBUG "deaf_cpu", 1);
+	ok = resize(kb, 16) == 16 && memmap() == before && verify(0);
+	ok &= stat_of("cancelled") > cancelled;
+	ok &= !resize(kb, 0);
+	set_num(HVO_DEBUG "deaf_cpu", 0xffffffff);
+
+	nr = resize(kb, 16);
+	ok &= before - memmap() == nr * (vmemmap_pages(kb) - 1);
+	stopped = stat_of("stop_machine");
+	set_num(HVO_DEBUG "deaf_cpu", 1);
+	ok &= !resize(kb, 0) && memmap() == before && verify(0);
+	ok &= stat_of("stop_machine") > stopped;
+	set_num(HVO_DEBUG "deaf_cpu", 0xffffffff);
+	set_num(HVO_PARAM "ack_timeout_us", timeout);
+	return ok;
+}
+
+static bool test_stop(void)
+{
+	unsigned long kb = small_size();
+	long stopped = stat_of("stop_machine");
+	bool ok;
+
+	set(HVO_PARAM "strategy", "stop_machine");
+	ok = cycle(kb, 32);
+	set(HVO_PARAM "strategy", "auto");
+	return ok && stat_of("stop_machine") > stopped;
+}
+
+static bool hotplug_stop;
+static long nr_hotplugs;
+
+static void *hotplug(void *arg)
+{
+	char path[64];
+
+	(void)arg;
+	snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%ld/online", nr_cpus - 1);
+	while (!__atomic_load_n(&hotplug_stop, __ATOMIC_RELAXED)) {
+		if (!set(path, "0") || !set(path, "1"))
+			break;
+		nr_hotplugs++;
+	}
+	return NULL;
+}
+
+static bool test_hotplug(void)
+{
+	unsigned long kb = small_size();
+	long before = memmap(), busy = stat_of("busy");
+	pthread_t thread;
+	bool ok = true;
+
+	if (nr_cpus < 2)
+		return true;
+	pthread_create(&thread, NULL, hotplug, NULL);
+	for (int r = 0; r < 10 * rounds; r++) {
+		ok &= resize(kb, 64) == 64;
+		ok &= !resize(kb, 0);
+	}
+	__atomic_store_n(&hotplug_stop, true, __ATOMIC_RELAXED);
+	pthread_join(thread, NULL);
+	ksft_print_msg("%ld times offline and online, %ld pauses had to wait for that\n",
+		       nr_hotplugs, stat_of("busy") - busy);
+	return ok && nr_hotplugs && memmap() == before && verify(0);
+}
+
+static bool test_fail(void)
+{
+	static const char * const on[][2] = {
+		{ "ignore-gfp-wait", "N" }, { "min-order", "0" }, { "times", "-1" },
+		{ "interval", "1" }, { "verbose", "0" }, { "task-filter", "Y" },
+		{ "probability", "10" },
+	};
+	unsigned long kb = small_size();
+	long before = memmap(), nr, least = 64, most = 0;
+	char path[128];
+	bool ok = true;
+
+	for (unsigned int i = 0; i < ARRAY_SIZE(on); i++) {
+		snprintf(path, sizeof(path), DEBUGFS "fail_page_alloc/%s", on[i][0]);
+		if (!set(path, on[i][1]))
+			return false;
+	}
+	for (int r = 0; r < 4 * rounds; r++) {
+		long saved;
+
+		set("/proc/self/make-it-fail", "1");
+		nr = resize(kb, 64);
+		set("/proc/self/make-it-fail", "0");
+		saved = before - memmap();
+		ok &= saved % (vmemmap_pages(kb) - 1) == 0 && verify(saved);
+		if (saved < least)
+			least = saved;
+		if (saved > most)
+			most = saved;
+		set("/proc/self/make-it-fail", "1");
+		resize(kb, 0);
+		set("/proc/self/make-it-fail", "0");
+		ok &= verify(before - memmap());
+		/* Those without memory for their struct pages are surplus pages now. */
+		resize(kb, pool(kb));
+		ok &= !resize(kb, 0) && memmap() == before && verify(0);
+		if (!ok) {
+			ksft_print_msg("round %d: %ld pages, %ld saved, %ld left, %ld lost\n", r,
+				       nr, saved, pool(kb), before - memmap());
+			break;
+		}
+	}
+	set(DEBUGFS "fail_page_alloc/probability", "0");
+	return ok;
+}
+
+/* A page frame of a HugeTLB page that nobody uses, or -1. */
+static long free_frame(unsigned long kb)
+{
+	int fd = open("/proc/kpageflags", O_RDONLY), counts = open("/proc/kpagecount", O_RDONLY);
+	uint64_t flags[512], count;
+	long pfn = 0, found = -1;
+	ssize_t n;
+
+	while (found < 0 && (n = read(fd, flags, sizeof(flags))) > 0) {
+		for (int i = 0; i < n / 8 && found < 0; i++, pfn++) {
+			if ((flags[i] >> KPF_HUGE & 1) && (flags[i] >> KPF_COMPOUND_HEAD & 1) &&
+			    pread(counts, &count, 8, pfn * 8) == 8 && !count)
+				found = pfn + kb * 1024 / psize / 2;
+		}
+	}
+	close(counts);
+	close(fd);
+	return found;
+}
+
+static bool test_offline(void)
+{
+	unsigned long kb = small_size();
+	long before = memmap(), nr = resize(kb, 8), restored = stat_of("restore"), pfn;
+	bool ok = nr == 8 && before - memmap() == nr * (vmemmap_pages(kb) - 1);
+
+	pfn = free_frame(kb);
+	if (pfn < 0)
+		return false;
+	ok &= set_num("/sys/devices/system/memory/soft_offline_page", pfn * psize);
+	ok &= pool(kb) == nr - 1 && before - memmap() == (nr - 1) * (vmemmap_pages(kb) - 1);
+	ok &= stat_of("restore") == restored + 1;
+	ok &= verify((nr - 1) * (vmemmap_pages(kb) - 1));
+	if (!ok)
+		ksft_print_msg("%ld of %ld pages left, %ld pages of struct pages saved\n", pool(kb),
+			       nr, before - memmap());
+	return ok && !resize(kb, 0) && memmap() == before && verify(0);
+}
+
+static const struct {
+	const char *name;
+	bool (*test)(void);
+} cases[] = {
+	{ "pool", test_pool },
+	{ "demote", test_demote },
+	{ "use", test_use },
+	{ "readers", test_readers },
+	{ "deaf", test_deaf },
+	{ "stop", test_stop },
+	{ "hotplug", test_hotplug },
+	{ "fail", test_fail },
+	{ "offline", test_offline },
+};
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "case", required_argument, NULL, 'c' },
+		{ "rounds", required_argument, NULL, 'r' },
+		{ "skip", required_argument, NULL, 's' },
+		{ },
+	};
+	const char *only = NULL, *skip = NULL;
+	unsigned int i, planned = 0;
+	int c;
+
+	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		switch (c) {
+		case 'c':
+			only = optarg;
+			break;
+		case 'r':
+			rounds = atoi(optarg);
+			break;
+		case 's':
+			skip = optarg;
+			break;
+		default:
+			return KSFT_FAIL;
+		}
+	}
+	psize = sysconf(_SC_PAGESIZE);
+	nr_cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	read_sizes();
+
+	/* Not where a CPU is deaf, or comes and goes. */
+	tlb_rs_pin_cpu(0);
+	ksft_print_header();
+	if (access(HVO_DEBUG "stats", R_OK) || access(HVO_DEBUG "verify", R_OK))
+		ksft_exit_skip("needs CONFIG_HVO_DEBUG\n");
+	set("/proc/sys/vm/hugetlb_optimize_vmemmap", "1");
+	/* An emulated CPU may not run for many milliseconds. */
+	set_num(HVO_PARAM "ack_timeout_us", 200000);
+	set_num(HVO_PARAM "pause_budget_us", 1000000);
+	if (skip && !set(HVO_DEBUG "skip_hook", skip))
+		ksft_exit_fail_msg("no hook %s\n", skip);
+
+	for (i = 0; i < ARRAY_SIZE(cases); i++)
+		planned += !only || !strcmp(only, cases[i].name);
+	ksft_set_plan(planned);
+	for (i = 0; i < ARRAY_SIZE(cases); i++) {
+		if (!only || !strcmp(only, cases[i].name))
+			ksft_test_result(cases[i].test(), "hvo: %s\n", cases[i].name);
+	}
+	if (skip)
+		set(HVO_DEBUG "skip_hook", "none");
+	ksft_finished();
+}
