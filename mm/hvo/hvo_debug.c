@@ -10,22 +10,24 @@
  *                       resized meanwhile.
  * debugfs/hvo/read      reads a word of each struct page when it is read, whatever happens to
  *                       that. (What /proc/kpagecount reads has to be consistent.)
- * debugfs/hvo/skip_hook, stall_us, deaf_cpu
+ * debugfs/hvo/skip_hook, stall_us, deaf_cpu, race
  *                       fault injection: without one of the rules, with a window that
- *                       stays open, with a CPU that does not answer.
+ *                       stays open, with a CPU that does not answer, with a reference that
+ *                       is taken late.
  */
 #define pr_fmt(fmt)	"hvo: " fmt
 
 #include <linux/bitmap.h>
 #include <linux/debugfs.h>
+#include <linux/delay.h>
 #include <linux/hugetlb.h>
 #include <linux/hvo.h>
 #include <linux/memblock.h>
 #include <linux/memory_hotplug.h>
 #include <linux/mm.h>
 #include <linux/mmzone.h>
+#include <linux/page_ref.h>
 #include <linux/pagewalk.h>
-#include <linux/poison.h>
 #include <linux/seq_file.h>
 #include <linux/smp.h>
 
@@ -271,6 +273,42 @@ static const struct skip_hooks hooks = {
 
 #endif /* CONFIG_HVO_FAULT_INJECTION */
 
+#ifdef CONFIG_HVO_FAULT_INJECTION
+
+static u64 race_pfn;
+
+/*
+ * As page_ref_add_unless_zero(), but with @ms between what it reads and what it does about
+ * that. Meanwhile the page is freed, and can become a tail.
+ */
+static int race_set(void *data, u64 ms)
+{
+	/* From where those of a pool come from. */
+	struct page *block = alloc_pages(GFP_HIGHUSER_MOVABLE, MAX_PAGE_ORDER);
+	struct page *page;
+	int count;
+
+	if (!block)
+		return -ENOMEM;
+	/* Neither the first of a folio, nor in the page with the first ones. */
+	page = block + PTRS_PER_PTE / 2;
+	race_pfn = page_to_pfn(page);
+	set_page_count(page, 1);
+
+	preempt_disable();
+	count = page_ref_count(page);
+	set_page_count(page, 0);
+	__free_pages(block, MAX_PAGE_ORDER);
+	mdelay(min(ms, MSEC_PER_SEC));
+	if (atomic_cmpxchg(&page->_refcount, count, count + 1) == count)
+		pr_err("a page that was freed got a reference\n");
+	preempt_enable();
+	return 0;
+}
+DEFINE_DEBUGFS_ATTRIBUTE(race_fops, NULL, race_set, "%llu\n");
+
+#endif /* CONFIG_HVO_FAULT_INJECTION */
+
 /* Called by hvo_shim.c. */
 void hvo_debug_create(struct dentry *dir)
 {
@@ -280,5 +318,7 @@ void hvo_debug_create(struct dentry *dir)
 	skip_hook_create(dir, &hooks);
 	debugfs_create_u32("stall_us", 0600, dir, &hvo_stall_us);
 	debugfs_create_u32("deaf_cpu", 0600, dir, &arm64_pause_deaf_cpu);
+	debugfs_create_u64("race_pfn", 0400, dir, &race_pfn);
+	debugfs_create_file("race", 0200, dir, NULL, &race_fops);
 #endif
 }

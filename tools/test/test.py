@@ -313,7 +313,8 @@ MIGRC_REPORTED = {"arm64": (("writable", "writable", 8), ("pending", "pending,ra
 # Of hvo_pool: rule, case, what the kernel says without the rule.
 HVO_REPORTED = (("ack", "pool", "changes of entries that others may use"),
                 ("break", "pool", "changes of entries that others may use"),
-                ("tlbi", "pool", "stale translations of vmemmap"))
+                ("tlbi", "pool", "stale translations of vmemmap"),
+                ("rcu", "race", "write to read-only memory"))
 # A worker that is 50 ms late says nothing where one thread emulates all CPUs.
 MIGRC_BOUNDS = {"arm64": ("limit", "age", "exit", "off", "poison"), "x86_64": ("limit", "exit", "off", "poison")}
 

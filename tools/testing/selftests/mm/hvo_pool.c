@@ -11,120 +11,23 @@
  * stop     everything with stop_machine().
  * hotplug  a CPU goes and comes while pools are resized.
  * offline  a page frame of a free page of a pool is soft-offlined.
+ * race     a reference is taken late to a page that became a tail meanwhile.
  * fail     allocations fail at random: each page is changed completely or not at all.
  *
  * The kernel itself fails these, by a warning, where it sees a translation fault or a stale
  * translation; with --skip it has to.
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <getopt.h>
 #include <stdint.h>
 
-#include "tlb_rs.h"
-
-#define HVO_DEBUG	DEBUGFS "hvo/"
-#define HVO_PARAM	"/sys/module/hvo/parameters/"
-#define HUGEPAGES	"/sys/kernel/mm/hugepages/hugepages-%lukB/%s"
-#define STRUCT_PAGE	64
-#define MAX_SIZES	8
+#include "hvo.h"
 
 #define KPF_COMPOUND_HEAD	15
 #define KPF_COMPOUND_TAIL	16
 #define KPF_HUGE		17
 
-static unsigned long psize;
-static long nr_cpus;
-static unsigned long sizes[MAX_SIZES];	/* kB, ascending */
-static int nr_sizes;
 static int rounds = 2;
-
-/* --- files ------------------------------------------------------------------------- */
-
-static long get(const char *path)
-{
-	char buf[32];
-	int err = tlb_rs_read_file(path, buf, sizeof(buf));
-
-	if (err)
-		ksft_exit_fail_msg("%s: %s\n", path, strerror(-err));
-	return atol(buf);
-}
-
-static bool set(const char *path, const char *val)
-{
-	int err = tlb_rs_write_file(path, val);
-
-	if (err)
-		ksft_print_msg("%s <- %s: %s\n", path, val, strerror(-err));
-	return !err;
-}
-
-static bool set_num(const char *path, long val)
-{
-	char buf[32];
-
-	snprintf(buf, sizeof(buf), "%ld", val);
-	return set(path, buf);
-}
-
-/* The number behind a name, in a file of such lines; -1 if it is not there. */
-static long get_field(const char *path, const char *name)
-{
-	char buf[16384], *p = buf;
-	size_t len = strlen(name);
-
-	if (tlb_rs_read_file(path, buf, sizeof(buf)))
-		return -1;
-	while (p) {
-		if (!strncmp(p, name, len) && p[len] == ' ')
-			return atol(p + len);
-		p = strchr(p, '\n');
-		if (p)
-			p++;
-	}
-	return -1;
-}
-
-static long stat_of(const char *name)
-{
-	return get_field(HVO_DEBUG "stats", name);
-}
-
-/* In pages, of all struct pages. */
-static long memmap(void)
-{
-	return get_field("/proc/vmstat", "nr_memmap_pages") +
-	       get_field("/proc/vmstat", "nr_memmap_boot_pages");
-}
-
-static long pool(unsigned long kb)
-{
-	char path[128];
-
-	snprintf(path, sizeof(path), HUGEPAGES, kb, "nr_hugepages");
-	return get(path);
-}
-
-static long resize(unsigned long kb, long nr)
-{
-	char path[128];
-
-	snprintf(path, sizeof(path), HUGEPAGES, kb, "nr_hugepages");
-	set_num(path, nr);
-	return get(path);
-}
-
-/* Of one folio. */
-static long vmemmap_pages(unsigned long kb)
-{
-	return kb * 1024 / psize * STRUCT_PAGE / psize;
-}
-
-static bool optimizable(unsigned long kb)
-{
-	return vmemmap_pages(kb) > 1;
-}
 
 /* How many fit, of what there is to spare. */
 static long some(unsigned long kb)
@@ -146,25 +49,6 @@ static bool verify(long shared)
 	if (!tlb_rs_read_file(HVO_DEBUG "verify", buf, sizeof(buf)))
 		ksft_print_msg("%ld shared pages expected:\n%s", shared, buf);
 	return false;
-}
-
-static void read_sizes(void)
-{
-	DIR *dir = opendir("/sys/kernel/mm/hugepages");
-	struct dirent *e;
-
-	while (dir && (e = readdir(dir)) && nr_sizes < MAX_SIZES) {
-		unsigned long kb;
-		int i;
-
-		if (sscanf(e->d_name, "hugepages-%lukB", &kb) != 1)
-			continue;
-		for (i = nr_sizes++; i && sizes[i - 1] > kb; i--)
-			sizes[i] = sizes[i - 1];
-		sizes[i] = kb;
-	}
-	if (dir)
-		closedir(dir);
 }
 
 /* --- who reads struct pages -------------------------------------------------------- */
@@ -524,6 +408,46 @@ static bool test_offline(void)
 	return ok && !resize(kb, 0) && memmap() == before && verify(0);
 }
 
+#define RACE_MS		800
+
+static void *late_reference(void *arg)
+{
+	tlb_rs_pin_cpu(nr_cpus - 1);
+	*(bool *)arg = set_num(HVO_DEBUG "race", RACE_MS);
+	return NULL;
+}
+
+static bool test_race(void)
+{
+	unsigned long kb = small_size();
+	long before = memmap(), nr, pfn;
+	bool done = false, ok = true;
+	int armed = 0;
+
+	if (nr_cpus < 2)
+		return true;
+	for (int r = 0; r < rounds; r++) {
+		int fd = open("/proc/kpageflags", O_RDONLY);
+		uint64_t flags = 0;
+		pthread_t thread;
+
+		pthread_create(&thread, NULL, late_reference, &done);
+		tlb_rs_sleep_us(RACE_MS * 1000 / 4);
+		/* What was freed last is taken first. */
+		nr = resize(kb, 128);
+		pfn = get(HVO_DEBUG "race_pfn");
+		if (pread(fd, &flags, 8, pfn * 8) == 8)
+			armed += flags >> KPF_HUGE & 1;
+		close(fd);
+		pthread_join(thread, NULL);
+		ok &= done && before - memmap() == nr * (vmemmap_pages(kb) - 1);
+		ok &= !resize(kb, 0) && memmap() == before && verify(0);
+	}
+	if (!ok || !armed)
+		ksft_print_msg("%d of %d times the page became a tail\n", armed, rounds);
+	return ok && armed;
+}
+
 static const struct {
 	const char *name;
 	bool (*test)(void);
@@ -535,6 +459,7 @@ static const struct {
 	{ "deaf", test_deaf },
 	{ "stop", test_stop },
 	{ "hotplug", test_hotplug },
+	{ "race", test_race },
 	{ "fail", test_fail },
 	{ "offline", test_offline },
 };
@@ -566,19 +491,9 @@ int main(int argc, char **argv)
 			return KSFT_FAIL;
 		}
 	}
-	psize = sysconf(_SC_PAGESIZE);
-	nr_cpus = sysconf(_SC_NPROCESSORS_ONLN);
-	read_sizes();
-
-	/* Not where a CPU is deaf, or comes and goes. */
-	tlb_rs_pin_cpu(0);
-	ksft_print_header();
-	if (access(HVO_DEBUG "stats", R_OK) || access(HVO_DEBUG "verify", R_OK))
+	hvo_begin();
+	if (access(HVO_DEBUG "verify", R_OK))
 		ksft_exit_skip("needs CONFIG_HVO_DEBUG\n");
-	set("/proc/sys/vm/hugetlb_optimize_vmemmap", "1");
-	/* An emulated CPU may not run for many milliseconds. */
-	set_num(HVO_PARAM "ack_timeout_us", 200000);
-	set_num(HVO_PARAM "pause_budget_us", 1000000);
 	if (skip && !set(HVO_DEBUG "skip_hook", skip))
 		ksft_exit_fail_msg("no hook %s\n", skip);
 
