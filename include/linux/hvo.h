@@ -72,6 +72,7 @@ void hvo_plan_free(struct hvo_plan *plan);
 
 /* mm/hvo/hvo_shim.c */
 void hvo_get_params(struct hvo_params *params);
+bool hvo_batches(void);
 void hvo_account(const struct hvo_event *event, bool success);
 
 /* mm/hvo/hvo_vmemmap.c */

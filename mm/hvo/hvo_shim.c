@@ -94,6 +94,12 @@ void hvo_get_params(struct hvo_params *params)
 		params->max_entries = PTRS_PER_PTE;
 }
 
+/* Whether one pause may be for several folios or blocks. */
+bool hvo_batches(void)
+{
+	return READ_ONCE(strategy) != HVO_PERFOLIO;
+}
+
 bool hvo_pauses(void)
 {
 	return READ_ONCE(strategy) != HVO_UNSAFE;

@@ -82,6 +82,8 @@ static int batch_begin(struct batch *b, const struct hstate *h, enum hvo_reason 
 	bool values = reason != HVO_OPTIMIZE;
 
 	*b = (struct batch) { .h = h, .reason = reason };
+	if (!hvo_batches())
+		slots = 1;
 	b->max_slots = clamp(BATCH_ENTRIES / nr_entries(h), 1UL, slots);
 	b->rcu = get_state_synchronize_rcu();
 	b->plan = hvo_plan_new(runs * b->max_slots);
@@ -510,7 +512,7 @@ static int split_pmd_entry(pmd_t *pmd, unsigned long addr, unsigned long next,
 	if (addr == s->start && PageVmemmapSelfHosted(block + pte_index(addr)))
 		return -ENOTSUPP;
 	/* Committed without the lock, which is held here. */
-	if (s->nr == BATCH_BLOCKS)
+	if (s->nr == (hvo_batches() ? BATCH_BLOCKS : 1))
 		return -ENOSPC;
 
 	table = pte_alloc_one_kernel(&init_mm);
@@ -726,7 +728,7 @@ void hvo_demote_folios(const struct hstate *src, const struct hstate *dst,
 	struct batch b;
 
 	if (!READ_ONCE(vmemmap_optimize_enabled) || !hugetlb_vmemmap_optimizable(dst) ||
-	    batch_begin(&b, src, HVO_DEMOTE, UINT_MAX))
+	    !hvo_batches() || batch_begin(&b, src, HVO_DEMOTE, UINT_MAX))
 		return;
 	b.dst = dst;
 	b.done = demoted;

@@ -571,6 +571,79 @@ def workloads(result):
                         "target of demotion.")
 
 
+# ---- HugeTLB pools without struct pages
+
+# Row: what it does, entries that change for each page of 1 GiB, the most pauses of a page (asked for: 104, 102, 102 and 90
+# for 100 pages), the most time that it may take, of that without any pause.
+HVO_ROWS = {
+    "hvo_alloc_gigantic": ("allocate pages of 1 GiB", 1.04, 1.05),
+    "hvo_free_gigantic": ("free them", 1.02, 1.05),
+    "hvo_demote": ("demote them to 2 MiB", 1.02, 1.0),
+    "hvo_free_small": ("free those", 0.90, 1.10),
+}
+HVO_STRATEGIES = {"unsafe": "no break-before-make", "perfolio": "a pause for each page table of a folio",
+                  "auto": "tlb-rs", "stop_machine": "tlb-rs with stop_machine()"}
+GIB = 1 << 30
+# 4 KiB of struct pages are left of 16 MiB for 1 GiB, and of 32 KiB for 2 MiB.
+SAVED = {"hvo_alloc_gigantic": 4095, "hvo_demote": 512 * 7 - 4095}
+
+
+def hvo_pages():
+    """(pages of 1 GiB, memory of the guest): what the host has room for the struct pages of."""
+    with open("/proc/meminfo", encoding="ascii") as f:
+        available = int(re.search(r"MemAvailable: *(\d+)", f.read())[1]) << 10
+    return (600, "640G") if available >= 14 * GIB else (100, "128G")
+
+
+def hvo(result):
+    """arm64 only: other architectures change these entries without a pause."""
+    if "arm64" not in result.context.arches:
+        return
+    pages, mem = hvo_pages()
+    machine = {"mem": mem, "nodes": 1}
+    pairs = 7
+    jobs = {"time": f"hvo_bench --pages {pages} --pairs {pairs} --strategy auto --strategy unsafe",
+            "others": f"hvo_bench --pages {pages} --strategy stop_machine --strategy perfolio",
+            "stalls": f"hvo_bench --pages {pages} --spin " + " ".join(f"--strategy {s}" for s in HVO_STRATEGIES)}
+    found, commands = {}, {}
+    for name, job in jobs.items():
+        records, commands[name], _ = boot(result.context, "arm64", job, timeout=3600, **machine)
+        for r in records:
+            if r.get("region") in HVO_ROWS:
+                found.setdefault((name, r["region"]), {}).setdefault(r["strategy"], []).append(r)
+
+    rows, counts_, stalls = [], [], []
+    for region, (about, most, slowest) in HVO_ROWS.items():
+        ours, unsafe = (found["time", region][s] for s in ("auto", "unsafe"))
+        times = ratios(unsafe, ours, lambda r: r["ns"])
+        low, middle, high = quartiles(times)
+        rows.append([about, statistics.median(r["ns"] for r in unsafe) / 1e9, f"{middle:.3f} ({low:.3f} to {high:.3f})",
+                     bound(times)[1]])
+        result.gate(f"arm64: {about}, time over no break-before-make, 95 % bound", bound(times)[1], slowest, hard=False)
+        result.gate(f"arm64: {about}, pauses of one page of 1 GiB", max(r["pauses"] for r in ours) / pages, most)
+        if region in SAVED:
+            result.gate(f"arm64: {about}, pages of struct pages that are missing of what can be saved",
+                        max(pages * SAVED[region] - r["saved"] for r in ours), 0)
+        for strategy, text in HVO_STRATEGIES.items():
+            last = [r for name in ("time", "others") for r in found.get((name, region), {}).get(strategy, [])]
+            if last:
+                counts_.append([about, text, *(statistics.median(r[k] for r in last) for k in
+                                               ("pauses", "cancelled", "stop_machine", "entries", "saved")),
+                                statistics.median(r["ns"] for r in last) / 1e9])
+            spun = found.get(("stalls", region), {}).get(strategy, [])
+            if spun:
+                stalls.append([about, text, spun[0]["worst_stall_ns"] / 1e6, spun[0]["p99_stall_ns"] / 1e6])
+    result.table(f"arm64: {pages} pages of 1 GiB, {pairs} pairs in one boot, median (quartiles)",
+                 ["work", "no break-before-make, s", "tlb-rs over it", "95 % bound"], rows, commands["time"])
+    result.table("arm64: by strategy, medians",
+                 ["work", "strategy", "pauses", "cancelled", "stop_machine()", "entries changed", "pages saved", "s"],
+                 counts_, commands["time"], commands["others"])
+    result.table("arm64: for how long a thread on another CPU does not run (with what the host does meanwhile)",
+                 ["work", "strategy", "worst, ms", "99 % are shorter, ms"], stalls, commands["stalls"])
+    if pages != 600:
+        result.notes.append("100 pages of 1 GiB instead of 600: this host has less than 14 GiB available.")
+
+
 SUITES = {
     "counts": Suite("split and move on each CPU model", counts),
     "pageout": Suite("MADV_PAGEOUT of clean, dirty and large folios", pageout),
@@ -579,5 +652,6 @@ SUITES = {
     "sweep": Suite("one ASID invalidation or many by address", sweep),
     "migrc": Suite("flushes that are deferred at migration", migrc, ("stock",)),
     "workloads": Suite("programs whose memory moves while they use it", workloads),
+    "hvo": Suite("HugeTLB pools that give their struct pages back, arm64", hvo),
     "size": Suite("code size and struct task_struct", size, ("stock", "release")),
 }

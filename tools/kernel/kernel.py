@@ -143,7 +143,7 @@ def patched_tree(name, base, ident):
 
 def fragments(arch, variant):
     names = ["common", arch] + (["release"] if variant in VARIANTS and variant != "stock" else [])
-    if arch == "arm64" and variant in ("checked", "debug", "bench"):
+    if arch == "arm64" and variant in ("checked", "debug", "fs", "bench"):
         names += ["hvo"] + (["hvo-debug"] if variant != "bench" else [])
     names += {"debug": ["checked"], "fs": ["checked"]}.get(variant, [])
     names += [variant] if variant in ("checked", "debug", "fs", "bench", *PAGE_SIZES) else []

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What it costs to give the struct pages of HugeTLB pools back: the time of
+ *
+ *   alloc_gigantic  the pool of the largest pages grows from nothing,
+ *   free_gigantic   and shrinks to nothing,
+ *   demote          all of them become pages of the smallest size that saves anything,
+ *   free_small      and that pool shrinks to nothing,
+ *
+ * by each strategy in turn, in one boot. One line of JSON for each, with the pauses that
+ * it took and what was saved. With --spin a thread looks for how long it does not run.
+ */
+#define _GNU_SOURCE
+#include <getopt.h>
+
+#include "hvo.h"
+
+#define MAX_STRATEGIES	8
+
+static unsigned long large, small;
+
+/* --- how long another CPU does not run --------------------------------------------- */
+
+#define STALL_BUCKETS	32
+
+static struct {
+	pthread_t thread;
+	bool stop;
+	__u64 most;
+	__u64 longer[STALL_BUCKETS];	/* than 2^i ns, but not than twice that */
+} spin;
+
+static void *spinner(void *arg)
+{
+	__u64 last, now;
+
+	tlb_rs_pin_cpu((long)arg);
+	last = tlb_rs_now_ns();
+	while (!__atomic_load_n(&spin.stop, __ATOMIC_RELAXED)) {
+		now = tlb_rs_now_ns();
+		if (now - last > spin.most)
+			spin.most = now - last;
+		/* Shorter is not a stall, but what it takes to look. */
+		if (now - last > 8192)
+			spin.longer[63 - __builtin_clzll(now - last)]++;
+		last = now;
+	}
+	return NULL;
+}
+
+static void spin_begin(void)
+{
+	memset(&spin, 0, sizeof(spin));
+	if (pthread_create(&spin.thread, NULL, spinner, (void *)(nr_cpus - 1)))
+		ksft_exit_fail_msg("cannot start a thread\n");
+}
+
+/* Returns what 99 % of the stalls are shorter than, in ns. */
+static __u64 spin_end(void)
+{
+	__u64 sum = 0, left = 0;
+	int i;
+
+	__atomic_store_n(&spin.stop, true, __ATOMIC_RELAXED);
+	pthread_join(spin.thread, NULL);
+	for (i = 0; i < STALL_BUCKETS; i++)
+		sum += spin.longer[i];
+	for (i = STALL_BUCKETS - 1; i >= 0 && left + spin.longer[i] <= sum / 100; i--)
+		left += spin.longer[i];
+	return sum ? 2ULL << i : 0;
+}
+
+/* --- the rows ---------------------------------------------------------------------- */
+
+static bool with_spin;
+
+struct sample {
+	long pauses, cancelled, stopped, entries, memmap;
+	__u64 ns;
+};
+
+static void sample(struct sample *s)
+{
+	static const char * const reasons[] = { "split", "optimize", "restore", "demote" };
+
+	*s = (struct sample) {
+		.cancelled = stat_of("cancelled"),
+		.stopped = stat_of("stop_machine"),
+		.entries = get_field("/proc/vmstat", "hvo_pte_updates"),
+		.memmap = memmap(),
+	};
+	for (unsigned int i = 0; i < ARRAY_SIZE(reasons); i++)
+		s->pauses += stat_of(reasons[i]);
+	s->ns = tlb_rs_now_ns();
+}
+
+static void row(const char *region, const char *strategy, long pages,
+		long (*run)(long pages))
+{
+	struct sample a, b;
+	__u64 p99 = 0;
+	long nr;
+
+	if (with_spin)
+		spin_begin();
+	sample(&a);
+	nr = run(pages);
+	b.ns = tlb_rs_now_ns();
+	a.ns = b.ns - a.ns;
+	sample(&b);
+	if (with_spin)
+		p99 = spin_end();
+	printf("{\"region\":\"hvo_%s\",\"strategy\":\"%s\",\"pages\":%ld,\"ns\":%llu,", region,
+	       strategy, nr, a.ns);
+	printf("\"pauses\":%ld,\"cancelled\":%ld,\"stop_machine\":%ld,\"entries\":%ld,",
+	       b.pauses - a.pauses, b.cancelled - a.cancelled, b.stopped - a.stopped,
+	       b.entries - a.entries);
+	printf("\"saved\":%ld,\"worst_stall_ns\":%llu,\"p99_stall_ns\":%llu}\n",
+	       a.memmap - b.memmap, spin.most, p99);
+	fflush(stdout);
+}
+
+static long alloc_gigantic(long pages)
+{
+	return resize(large, pages);
+}
+
+static long free_gigantic(long pages)
+{
+	return pages - resize(large, 0);
+}
+
+static long demote(long pages)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), HUGEPAGES, large, "demote");
+	set_num(path, pages);
+	return pages - pool(large);
+}
+
+static long free_small(long pages)
+{
+	long nr = pool(small);
+
+	(void)pages;
+	return nr - resize(small, 0);
+}
+
+static bool cycle(const char *strategy, long pages)
+{
+	if (!set(HVO_PARAM "strategy", strategy))
+		return false;
+	row("alloc_gigantic", strategy, pages, alloc_gigantic);
+	if (pool(large) != pages) {
+		ksft_print_msg("%ld of %ld pages of %lu kB\n", pool(large), pages, large);
+		resize(large, 0);
+		return false;
+	}
+	row("free_gigantic", strategy, pages, free_gigantic);
+	if (resize(large, pages) != pages)
+		return false;
+	row("demote", strategy, pages, demote);
+	row("free_small", strategy, pages, free_small);
+	return !pool(small) && !pool(large);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "pages", required_argument, NULL, 'n' },
+		{ "pairs", required_argument, NULL, 'p' },
+		{ "strategy", required_argument, NULL, 's' },
+		{ "spin", no_argument, NULL, 'i' },
+		{ },
+	};
+	const char *strategies[MAX_STRATEGIES];
+	long pages = 4, pairs = 1, before;
+	int c, nr = 0, i, p;
+	char path[128];
+	bool ok = true;
+
+	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		switch (c) {
+		case 'n':
+			pages = tlb_rs_number(optarg, 1, 1000000);
+			break;
+		case 'p':
+			pairs = tlb_rs_number(optarg, 1, 1000);
+			break;
+		case 's':
+			if (nr == MAX_STRATEGIES)
+				return KSFT_FAIL;
+			strategies[nr++] = optarg;
+			break;
+		case 'i':
+			with_spin = true;
+			break;
+		default:
+			return KSFT_FAIL;
+		}
+	}
+	if (!nr)
+		strategies[nr++] = "auto";
+	hvo_begin();
+	/* Pauses of an emulated CPU take milliseconds: the entries are the bound, not time. */
+	set_num(HVO_PARAM "duty_pct", 100);
+	for (i = 0; i < nr_sizes; i++) {
+		if (optimizable(sizes[i])) {
+			small = small ?: sizes[i];
+			large = sizes[i];
+		}
+	}
+	if (!large || large == small)
+		ksft_exit_skip("needs two sizes of HugeTLB pages with two pages of struct pages\n");
+	snprintf(path, sizeof(path), HUGEPAGES, large, "demote_size");
+	snprintf(path + 64, sizeof(path) - 64, "%lukB", small);
+	if (!set(path, path + 64))
+		ksft_exit_fail_msg("no demotion to %lu kB\n", small);
+
+	ksft_set_plan(1);
+	before = memmap();
+	for (p = 0; p < pairs; p++) {
+		for (i = 0; i < nr; i++)
+			ok &= cycle(strategies[(p + i) % nr], pages);
+	}
+	set(HVO_PARAM "strategy", "auto");
+	ksft_test_result(ok && memmap() == before, "hvo_bench: %ld pages of %lu kB\n", pages, large);
+	ksft_finished();
+}
