@@ -21,7 +21,12 @@ use kernel::{
         Pause,
         Window, //
     },
+    page::PAGE_SIZE,
     prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    },
     time::{
         delay::fsleep,
         Delta,
@@ -84,10 +89,22 @@ impl Plan {
     }
 }
 
+/// What pauses took so far, see [`Cost::into_raw`].
+static COST: Atomic<u64> = Atomic::new(Cost::INITIAL.into_raw());
+/// When the last one ended, and for how long the others did not run. Two who pause at once lose
+/// what one of them knew.
+static ENDED_NS: Atomic<u64> = Atomic::new(0);
+static STOPPED_NS: Atomic<u64> = Atomic::new(0);
+
+fn now_ns() -> u64 {
+    // SAFETY: Reads a clock.
+    unsafe { bindings::ktime_get() as u64 }
+}
+
 fn work_of(run: &Run) -> Work {
     Work {
         entries: run.nr,
-        copies: u32::from(!run.copy_to.is_null()),
+        copies: u32::from(!run.copy_to.is_null()) * (PAGE_SIZE / 4096) as u32,
     }
 }
 
@@ -97,9 +114,6 @@ struct Prepared<'a> {
     last: &'a [bool],
     reason: Reason,
     params: Params,
-    cost: Cost,
-    /// When the others could run again, and for how long they could not.
-    rest: Option<(Instant<Monotonic>, u64)>,
 }
 
 impl<'a> Prepared<'a> {
@@ -113,8 +127,6 @@ impl<'a> Prepared<'a> {
             last: &plan.last,
             reason,
             params,
-            cost: Cost::INITIAL,
-            rest: None,
         }
     }
 
@@ -123,7 +135,7 @@ impl<'a> Prepared<'a> {
     /// # Safety
     ///
     /// What [`Window::new`] says, of all runs.
-    unsafe fn commit(mut self, mandatory: bool) -> usize {
+    unsafe fn commit(self, mandatory: bool) -> usize {
         let budget = Budget {
             entries: self.params.max_entries,
             ns: u64::from(self.params.budget_us) * 1_000,
@@ -136,7 +148,7 @@ impl<'a> Prepared<'a> {
             let rest = self.runs[at..].iter().zip(&self.last[at..]);
             let window = next_window(
                 rest.map(|(run, last)| (work_of(run), *last)),
-                self.cost,
+                Cost::from_raw(COST.load(Relaxed)),
                 budget,
             );
             let runs = &self.runs[at..at + window.runs];
@@ -163,7 +175,7 @@ impl<'a> Prepared<'a> {
     /// # Safety
     ///
     /// As for [`Self::commit`].
-    unsafe fn change(&mut self, runs: &[Run], work: Work, mandatory: bool) -> Result {
+    unsafe fn change(&self, runs: &[Run], work: Work, mandatory: bool) -> Result {
         let mut attempts = Attempts::default();
         let mut stop = self.params.strategy == bindings::hvo_strategy_HVO_STOP_MACHINE;
 
@@ -190,10 +202,13 @@ impl<'a> Prepared<'a> {
                 let (result, pause) = with_paused(timeout, |cpus| window.apply(cpus));
 
                 self.account(work, pause, false, result.is_ok());
+                STOPPED_NS.store(pause.ack_ns + pause.paused_ns, Relaxed);
+                ENDED_NS.store(now_ns(), Relaxed);
                 match result {
                     Ok(()) => {
-                        self.cost = self.cost.learn(work, pause.paused_ns);
-                        self.rest = Some((Instant::now(), pause.ack_ns + pause.paused_ns));
+                        let cost = Cost::from_raw(COST.load(Relaxed));
+
+                        COST.store(cost.learn(work, pause.paused_ns).into_raw(), Relaxed);
                         return Ok(());
                     }
                     Err(e) if e == EAGAIN => Miss::Cancelled,
@@ -202,7 +217,11 @@ impl<'a> Prepared<'a> {
             };
 
             match attempts.after(miss, self.params.retries, mandatory) {
-                Step::Again(us) => fsleep(Delta::from_micros(us as i64)),
+                // Not with threads a second time: who keeps the lock may wait for this.
+                Step::Again(us) => {
+                    stop = false;
+                    fsleep(Delta::from_micros(us as i64));
+                }
                 Step::StopMachine => stop = true,
                 Step::GiveUp => return Err(EBUSY),
             }
@@ -211,13 +230,11 @@ impl<'a> Prepared<'a> {
 
     /// Waits until the others have run for long enough since the last pause.
     fn let_others_run(&self) {
-        if let Some((since, paused_ns)) = self.rest {
-            let since_ns = since.elapsed().as_nanos().max(0) as u64;
-            let us = rest_us(paused_ns, since_ns, self.params.duty_pct);
+        let since_ns = now_ns().saturating_sub(ENDED_NS.load(Relaxed));
+        let us = rest_us(STOPPED_NS.load(Relaxed), since_ns, self.params.duty_pct);
 
-            if us > 0 {
-                fsleep(Delta::from_micros(us as i64));
-            }
+        if us > 0 {
+            fsleep(Delta::from_micros(us as i64));
         }
     }
 
@@ -226,7 +243,7 @@ impl<'a> Prepared<'a> {
             reason: self.reason,
             cpus: pause.cpus,
             entries: work.entries,
-            copies: work.copies,
+            copies: work.copies / (PAGE_SIZE / 4096) as u32,
             missing: pause.missing.map_or(-1, |cpu| cpu as i32),
             stopped,
             ack_ns: pause.ack_ns,

@@ -17,6 +17,7 @@
 #include <linux/pagewalk.h>
 #include <linux/pgalloc.h>
 #include <linux/pgalloc_tag.h>
+#include <linux/pm_qos.h>
 #include <linux/rcupdate.h>
 
 #include <asm/tlbflush.h>
@@ -36,7 +37,6 @@ struct slot {
 	struct list_head old;
 	/* and if it does not. */
 	struct list_head new;
-	bool cma;
 };
 
 struct batch {
@@ -61,6 +61,20 @@ struct batch {
 	/* Before this, somebody may have found a page in use that is a tail now. */
 	unsigned long rcu;
 };
+
+/* An idle CPU that first has to wake up would keep the others waiting, or not come in time. */
+#define WAKEUP_US	10
+
+static unsigned long commit(struct hvo_plan *plan, enum hvo_reason reason, bool mandatory)
+{
+	struct pm_qos_request qos = { };
+	unsigned long units;
+
+	cpu_latency_qos_add_request(&qos, WAKEUP_US);
+	units = hvo_plan_commit(plan, reason, mandatory);
+	cpu_latency_qos_remove_request(&qos);
+	return units;
+}
 
 static unsigned long nr_entries(const struct hstate *h)
 {
@@ -112,9 +126,6 @@ static void finish_demotion(struct batch *b, struct slot *slot)
 		/* Again: its list heads were at another address. */
 		prep_compound_head(page, order);
 		init_new_hugetlb_folio(folio);
-		folio_set_hugetlb_vmemmap_optimized(folio);
-		if (slot->cma)
-			folio_set_hugetlb_cma(folio);
 		list_add(&folio->lru, b->done);
 	}
 }
@@ -177,7 +188,7 @@ static int batch_commit(struct batch *b)
 		}
 	}
 
-	changed = hvo_plan_commit(b->plan, b->reason, b->mandatory);
+	changed = commit(b->plan, b->reason, b->mandatory);
 	for (i = 0; i < b->nr_slots; i++) {
 		if (i < changed)
 			slot_changed(b, &b->slots[i], &unused);
@@ -190,6 +201,12 @@ static int batch_commit(struct batch *b)
 	b->nr_values = 0;
 	return changed ? -EBUSY : 0;
 }
+
+/*
+ * Two tasks must not each bring a page table for the same block, nor free pages of a block
+ * that somebody else has split, but not yet into pages.
+ */
+static DEFINE_MUTEX(split_mutex);
 
 struct collect {
 	struct batch *b;
@@ -314,9 +331,11 @@ static int collect(struct collect *c)
 {
 	int ret;
 
+	mutex_lock(&split_mutex);
 	mmap_read_lock(&init_mm);
 	ret = walk_kernel_page_table_range(c->start, c->end, &collect_ops, NULL, c);
 	mmap_read_unlock(&init_mm);
+	mutex_unlock(&split_mutex);
 	if (ret)
 		hvo_plan_abort(c->b->plan);
 	else
@@ -391,9 +410,10 @@ static int batch_restore(struct batch *b, struct folio *folio)
 }
 
 /* The first page of the struct pages of a folio that nobody has a reference to. */
-static void fill_head(struct page *to, unsigned int order, struct zone *zone)
+static void fill_head(struct page *to, unsigned int order, struct zone *zone, bool cma)
 {
 	struct page *page = page_to_virt(to);
+	struct folio *folio = (struct folio *)page;
 	int i;
 
 	memset(page, 0, PAGE_SIZE);
@@ -401,8 +421,13 @@ static void fill_head(struct page *to, unsigned int order, struct zone *zone)
 		init_compound_tail(page + i, NULL, order, zone);
 	clear_compound_head(page);
 	page->mapping = NULL;
-	__folio_set_head((struct folio *)page);
+	__folio_set_head(folio);
 	prep_compound_head(page, order);
+	/* Before anybody sees it: memory failure writes to the pages of other folios. */
+	__folio_set_hugetlb(folio);
+	folio_set_hugetlb_vmemmap_optimized(folio);
+	if (cma)
+		folio_set_hugetlb_cma(folio);
 }
 
 static int batch_demote(struct batch *b, struct folio *folio)
@@ -426,9 +451,8 @@ static int batch_demote(struct batch *b, struct folio *folio)
 	if (ret)
 		return ret;
 	list_for_each_entry(head, &slot->new, lru)
-		fill_head(head, b->dst->order, folio_zone(folio));
+		fill_head(head, b->dst->order, folio_zone(folio), folio_test_hugetlb_cma(folio));
 	c.next = list_first_entry(&slot->new, struct page, lru);
-	slot->cma = folio_test_hugetlb_cma(folio);
 	ret = collect(&c);
 	if (ret) {
 		b->nr_values = nr_values;
@@ -455,16 +479,13 @@ struct split {
 	} *blocks;
 };
 
-/* Two tasks must not each bring a page table for the same block. */
-static DEFINE_MUTEX(split_mutex);
-
 static int split_commit(struct split *s)
 {
 	unsigned long changed, i;
 
 	if (!s->nr)
 		return 0;
-	changed = hvo_plan_commit(s->plan, HVO_SPLIT, false);
+	changed = commit(s->plan, HVO_SPLIT, false);
 	for (i = 0; i < s->nr; i++) {
 		/* Its pages are freed one by one. */
 		if (i < changed && !PageReserved(s->blocks[i].block))
@@ -598,6 +619,8 @@ static void optimize_folios(const struct hstate *h, struct list_head *folios,
 	struct folio *folio;
 	struct batch b;
 
+	if (!READ_ONCE(vmemmap_optimize_enabled) || !hugetlb_vmemmap_optimizable(h))
+		return;
 	split_all(h, folios);
 	if (batch_begin(&b, h, HVO_OPTIMIZE, slots))
 		return;
@@ -663,16 +686,18 @@ long hvo_restore_folios(const struct hstate *h, struct list_head *folios,
 	struct batch b;
 	int ret;
 
+	list_for_each_entry_safe(folio, next, folios, lru) {
+		if (!folio_test_hugetlb_vmemmap_optimized(folio))
+			list_move(&folio->lru, restored);
+	}
+	if (list_empty(folios))
+		return 0;
 	ret = batch_begin(&b, h, HVO_RESTORE, UINT_MAX);
 	if (ret)
 		return ret;
 	b.mandatory = true;
 	b.done = restored;
 	list_for_each_entry_safe(folio, next, folios, lru) {
-		if (!folio_test_hugetlb_vmemmap_optimized(folio)) {
-			list_move(&folio->lru, restored);
-			continue;
-		}
 		ret = batch_restore(&b, folio);
 		if (!ret && b.nr_slots == b.max_slots)
 			ret = batch_commit(&b);
@@ -728,13 +753,14 @@ void hvo_demote_folios(const struct hstate *src, const struct hstate *dst,
 	struct batch b;
 
 	if (!READ_ONCE(vmemmap_optimize_enabled) || !hugetlb_vmemmap_optimizable(dst) ||
-	    !hvo_batches() || batch_begin(&b, src, HVO_DEMOTE, UINT_MAX))
+	    !hvo_batches() || mem_alloc_profiling_enabled() ||
+	    batch_begin(&b, src, HVO_DEMOTE, UINT_MAX))
 		return;
 	b.dst = dst;
 	b.done = demoted;
 	b.undone = &undone;
 	list_for_each_entry_safe(folio, next, folios, lru) {
-		if (!folio_test_hugetlb_vmemmap_optimized(folio))
+		if (!folio_test_hugetlb_vmemmap_optimized(folio) || folio_test_hwpoison(folio))
 			continue;
 		if (batch_demote(&b, folio))
 			break;

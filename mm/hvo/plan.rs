@@ -10,7 +10,7 @@
 pub struct Work {
     /// Entries of page tables.
     pub entries: u32,
-    /// Pages that are copied while nobody can write to them.
+    /// What is copied while nobody can write to it, in units of 4 KiB.
     pub copies: u32,
 }
 
@@ -46,7 +46,7 @@ impl Cost {
     const FIXED_NS: u64 = 2_000;
     /// To break and make one entry.
     const ENTRY_NS: u64 = 3;
-    /// To copy one page of 4 KiB.
+    /// To copy 4 KiB.
     const COPY_NS: u64 = 250;
     const ONE: u64 = 256;
     /// Far enough for an emulator.
@@ -54,6 +54,18 @@ impl Cost {
 
     /// What is expected before the first pause.
     pub const INITIAL: Self = Self { scale: Self::ONE };
+
+    /// As a number, to be stored.
+    #[inline]
+    pub const fn into_raw(self) -> u64 {
+        self.scale
+    }
+
+    /// What [`Self::into_raw`] gave.
+    #[inline]
+    pub const fn from_raw(scale: u64) -> Self {
+        Self { scale }
+    }
 
     const fn unscaled(work: Work) -> u64 {
         Self::FIXED_NS + Self::ENTRY_NS * work.entries as u64 + Self::COPY_NS * work.copies as u64
@@ -159,7 +171,7 @@ pub enum Miss {
 /// What to do about it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Step {
-    /// Pause again, after so many microseconds.
+    /// Pause, after so many microseconds.
     Again(u64),
     /// Stop the other CPUs in threads.
     StopMachine,
@@ -198,10 +210,13 @@ impl Attempts {
             }
             Miss::Hotplug | Miss::Locked => {
                 self.other += 1;
-                if self.other < Self::OTHER_MAX && (mandatory || self.other <= retries) {
-                    Step::Again(Self::OTHER_US)
-                } else {
+                if self.other >= Self::OTHER_MAX || (!mandatory && self.other > retries) {
                     Step::GiveUp
+                } else if miss == Miss::Hotplug && self.other > retries {
+                    // A CPU that stays half-way prevents pauses for good, but not this.
+                    Step::StopMachine
+                } else {
+                    Step::Again(Self::OTHER_US)
                 }
             }
         }

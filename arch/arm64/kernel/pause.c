@@ -72,14 +72,15 @@ void noinstr arm64_pause_local_cpu(void)
 		return;
 #endif
 
-	/* With pseudo-NMIs, interrupts are masked by priority only. */
-	flags = local_daif_save();
+	/* The priority mask stays as it is: this may be a pseudo-NMI. */
+	flags = read_sysreg(daif);
+	asm volatile("msr daifset, #0xf" : : : "memory");
 	/* Whatever was read or written through the entries is done. */
 	smp_store_release(raw_cpu_ptr(&pause_ack), state);
 	smp_cond_load_acquire(&pause_state, VAL != state);
 	/* What was fetched ahead may have met the broken entries. */
 	isb();
-	local_daif_restore(flags);
+	write_sysreg(flags, daif);
 }
 
 /**
@@ -91,10 +92,9 @@ void arm64_pause_abandon(void)
 {
 	u32 state = READ_ONCE(pause_state);
 
-	if (state & 1) {
-		/* As in arm64_resume_cpus(). */
-		smp_store_release(&pause_state, state + 1);
-	}
+	/* Unless the pauser just did. */
+	if (state & 1)
+		cmpxchg_release(&pause_state, state, state + 1);
 }
 
 /* Returns the first CPU that has not stopped, or nr_cpu_ids. */

@@ -35,11 +35,14 @@ pub struct PausedCpus<'w> {
 ///
 /// What its C counterpart points to is valid for `'a`. Each run is of entries of live kernel page
 /// tables that map vmemmap, reached by linear addresses, which nobody else changes meanwhile; the
-/// new values map the same contents, but for what is copied.
+/// new values map valid struct pages, and nobody has references to those that are not the same.
 pub struct Window<'a> {
     inner: bindings::hvo_window,
     _runs: PhantomData<&'a [bindings::hvo_run]>,
 }
+
+// SAFETY: It is a description of memory that belongs to no thread.
+unsafe impl Send for Window<'_> {}
 
 impl<'a> Window<'a> {
     /// Changes to make.
@@ -129,7 +132,7 @@ pub fn with_paused<R>(
 ///
 /// Fails with `EBUSY` if the CPU hotplug lock is not to be had. Otherwise as [`with_paused`], but
 /// it takes longer, and no CPU can hold it up.
-pub fn with_stopped<R>(f: impl FnOnce(&mut PausedCpus<'_>) -> R) -> Result<R> {
+pub fn with_stopped<R: Send>(f: impl FnOnce(&mut PausedCpus<'_>) -> R + Send) -> Result<R> {
     struct Call<F, R> {
         f: Option<F>,
         result: Option<R>,

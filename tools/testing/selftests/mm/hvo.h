@@ -137,6 +137,7 @@ static inline void hvo_begin(void)
 	/* An emulated CPU may not run for many milliseconds. */
 	set_num(HVO_PARAM "ack_timeout_us", 200000);
 	set_num(HVO_PARAM "pause_budget_us", 1000000);
+	set_num(HVO_PARAM "duty_pct", 100);
 }
 
 #endif

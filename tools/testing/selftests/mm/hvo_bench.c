@@ -203,8 +203,6 @@ int main(int argc, char **argv)
 	if (!nr)
 		strategies[nr++] = "auto";
 	hvo_begin();
-	/* Pauses of an emulated CPU take milliseconds: the entries are the bound, not time. */
-	set_num(HVO_PARAM "duty_pct", 100);
 	for (i = 0; i < nr_sizes; i++) {
 		if (optimizable(sizes[i])) {
 			small = small ?: sizes[i];
