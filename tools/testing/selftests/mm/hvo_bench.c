@@ -223,6 +223,7 @@ int main(int argc, char **argv)
 			ok &= cycle(strategies[(p + i) % nr], pages);
 	}
 	set(HVO_PARAM "strategy", "auto");
-	ksft_test_result(ok && memmap() == before, "hvo_bench: %ld pages of %lu kB\n", pages, large);
+	ksft_test_result(ok && memmap() == before, "hvo_bench: %ld pages of %lu kB\n", pages,
+			 large);
 	ksft_finished();
 }
