@@ -5,6 +5,7 @@
  * What follows from the facts is decided in migrc_main.rs.
  */
 #include <linux/debugfs.h>
+#include <linux/delay.h>
 #include <linux/export.h>
 #include <linux/folio_batch.h>
 #include <linux/fs.h>
@@ -204,6 +205,20 @@ bool migrc_still_frozen(struct folio *src)
 }
 #endif /* CONFIG_MIGRC_FILE */
 
+#ifdef CONFIG_TLB_RS_FAULT_INJECTION
+static u32 migrc_walk_delay_us;
+
+/* For tests of what happens between the look at a file and the end of the walk. */
+static void migrc_walk_delay(void)
+{
+	udelay(min(READ_ONCE(migrc_walk_delay_us), 1000));
+}
+#else
+static inline void migrc_walk_delay(void)
+{
+}
+#endif
+
 bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 {
 	unsigned long pages = folio_nr_pages(src);
@@ -232,8 +247,10 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 		facts |= BIT(MIGRC_NOT_FROZEN);
 
 	current->tlb_ubc.migrc = (struct migrc_walk){ };
-	if (likely(!facts))
+	if (likely(!facts)) {
+		migrc_walk_delay();
 		return true;
+	}
 	migrc_count_denied(facts, pages);
 	return false;
 }
@@ -744,6 +761,7 @@ static const struct skip_hooks migrc_hooks = {
 static void __init fault_injection_init(struct dentry *dir)
 {
 	skip_hook_create(dir, &migrc_hooks);
+	debugfs_create_u32("walk_delay_us", 0600, dir, &migrc_walk_delay_us);
 }
 #else
 static inline void fault_injection_init(struct dentry *dir)

@@ -669,6 +669,8 @@ static long run_race(long rounds, const struct migrc_options *o)
 
 	migrc_set_init(&only_p, base + len - psize, 1);
 	start_children();
+	/* Without it, a few us of what a move takes are the ones to hit. */
+	tlb_rs_delay(MIGRC_WALK_DELAY, 1000);
 	/* The walk visits the youngest mapping last. */
 	map_file();
 	if (pthread_create(&r, NULL, race_reader, NULL) || pthread_create(&w, NULL, racer, NULL))
@@ -695,6 +697,7 @@ static long run_race(long rounds, const struct migrc_options *o)
 	STORE(sh.stop, true);
 	pthread_join(r, NULL);
 	pthread_join(w, NULL);
+	tlb_rs_delay_none();
 	end_children();
 	migrc_set_free(&only_p);
 	return armed;

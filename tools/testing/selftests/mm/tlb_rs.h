@@ -751,13 +751,15 @@ static inline bool tlb_rs_skip_hooks(const char *hooks)
 	return true;
 }
 
-/* Fault injection: windows (TLB_BATCH_DELAY, TLB_BATCH_FLUSH_DELAY) open until exit. */
+/* Fault injection: windows (TLB_BATCH_DELAY and these) open until exit. */
 #define TLB_BATCH_FLUSH_DELAY	DEBUGFS "tlb_batch/flush_delay_us"
+#define MIGRC_WALK_DELAY	DEBUGFS "migrc/walk_delay_us"
 
 static inline void tlb_rs_delay_none(void)
 {
 	tlb_rs_write_file(TLB_BATCH_DELAY, "0");
 	tlb_rs_write_file(TLB_BATCH_FLUSH_DELAY, "0");
+	tlb_rs_write_file(MIGRC_WALK_DELAY, "0");
 }
 
 static inline bool tlb_rs_delay(const char *path, long us)
