@@ -360,7 +360,7 @@ static inline long long migrc_faults(pid_t tid)
 	unsigned long minflt = 0, cminflt, majflt = 0;
 	char path[64], buf[1024], *p;
 
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", tid, tid);
 	if (tlb_rs_read_file(path, buf, sizeof(buf)))
 		return -1;
 	p = strrchr(buf, ')');

@@ -78,7 +78,8 @@
 
 #include "migrc.h"
 
-#define NR_PAGES	256
+#define NR_PAGES	32	/* moved within a CPU's turn where one thread emulates all */
+#define NR_INFLIGHT	256	/* what takes a move long */
 #define NR_OTHERS	1024
 #define NR_VMAS		8192	/* after P: what takes fork() long */
 #define NR_ZERO		65536	/* the same for mprotect() */
@@ -143,6 +144,7 @@ struct test {
 	const char *name;
 	int (*run)(const struct test *test, const struct migrc_options *o);
 	long rounds;
+	long pages;		/* that are moved, if not NR_PAGES */
 	size_t vmas;		/* filler behind P */
 	size_t zero;
 	bool (*setup)(void);
@@ -163,6 +165,7 @@ static __u64 *page_p;
 static char *area;		/* P and what follows it */
 static size_t area_len;
 static int area_prot;		/* bits beyond PROT_READ and PROT_WRITE */
+static long nr_pages;		/* that are moved, P among them */
 static char *list;		/* the others that are moved, always read-only */
 static struct migrc_set set;
 static char *scratch;
@@ -386,6 +389,19 @@ static void end_move(__u64 round)
 	WAIT_FOR(!moving(round));
 }
 
+/*
+ * Ends the sharing of variables with a child at once: R reads some of them, and while a
+ * write fault of main's copies them R would fault, too.
+ */
+static void own_variables(void)
+{
+	extern char __data_start[], _end[];
+	uintptr_t p = (uintptr_t)__data_start & -psize;
+
+	for (; p < (uintptr_t)_end; p += psize)
+		__atomic_fetch_or((char *)p, 0, __ATOMIC_RELAXED);
+}
+
 static pid_t start_child(void (*fn)(void))
 {
 	pid_t pid;
@@ -399,6 +415,7 @@ static pid_t start_child(void (*fn)(void))
 		fn();
 		_exit(0);
 	}
+	own_variables();
 	return pid;
 }
 
@@ -715,9 +732,9 @@ static bool act_twice(__u64 round)
 	(void)round;
 	for (i = 0; i < 5; i++)
 		n += migrc_move(&set, 0, !migrc_node_of(page_p), MPOL_MF_MOVE_ALL);
-	if (tlb_rs_check(list, (NR_PAGES - 1) * psize, SEED))
+	if (tlb_rs_check(list, (nr_pages - 1) * psize, SEED))
 		sh->stale++;
-	return n > 4 * NR_PAGES;
+	return n > 4 * (size_t)nr_pages;
 }
 
 /* --- a tracer --------------------------------------------------------------- */
@@ -739,7 +756,7 @@ static void tracer(void)
 
 	/* Or P would not be the parent's own. */
 	munmap(area, area_len);
-	munmap(list, (NR_PAGES - 1) * psize);
+	munmap(list, (nr_pages - 1) * psize);
 	if (ptrace(PTRACE_SEIZE, sh->victim, NULL, NULL) ||
 	    ptrace(PTRACE_INTERRUPT, sh->victim, NULL, NULL) ||
 	    waitpid(sh->victim, &status, __WALL) != sh->victim)
@@ -853,6 +870,8 @@ static void *child_reader(void *arg)
 
 	(void)arg;
 	tlb_rs_pin_cpu(3);
+	/* Here it is this reader who must not fault on P. */
+	STORE(sh->tid, (pid_t)syscall(SYS_gettid));
 	for (;;) {
 		bool gone = LOAD(sh->unmapped);
 
@@ -970,6 +989,7 @@ static void map_pages(const struct test *t)
 	size_t i;
 
 	memset(sh, 0, sizeof(*sh));
+	nr_pages = t->pages ?: NR_PAGES;
 	duration_ns = 1000000;
 	look = look_word;
 	area_prot = 0;
@@ -990,17 +1010,17 @@ static void map_pages(const struct test *t)
 	if (t->zero && madvise(area + psize, t->zero * psize, MADV_POPULATE_READ))
 		ksft_exit_fail_msg("MADV_POPULATE_READ: %s\n", strerror(errno));
 
-	list = migrc_mmap(NR_PAGES - 1, 0, SEED);
-	migrc_set_init(&set, list, NR_PAGES);
-	set.addrs[NR_PAGES - 1] = area;
-	mprotect(list, (NR_PAGES - 1) * psize, PROT_READ);
+	list = migrc_mmap(nr_pages - 1, 0, SEED);
+	migrc_set_init(&set, list, nr_pages);
+	set.addrs[nr_pages - 1] = area;
+	mprotect(list, (nr_pages - 1) * psize, PROT_READ);
 	settle();
 }
 
 static void unmap_pages(void)
 {
 	munmap(area, area_len + psize);
-	munmap(list, (NR_PAGES - 1) * psize);
+	munmap(list, (nr_pages - 1) * psize);
 	migrc_set_free(&set);
 	if (file >= 0)
 		close(file);
@@ -1058,12 +1078,12 @@ static bool litmus_round(const struct test *t, __u64 round, bool skipped)
 	if (t->denied && !skipped) {
 		armed = d.val[MIGRC_DENIED] && tlb_rs_pfn(page_p) != pfn;
 		/* The rest of the list is; not P. */
-		if (d.val[MIGRC_DEFERRED] >= NR_PAGES) {
+		if (d.val[MIGRC_DEFERRED] >= nr_pages) {
 			ksft_print_msg("%s: P was deferred\n", t->name);
 			sh->stale++;
 		}
 	} else if (!skipped) {
-		armed &= d.val[MIGRC_DEFERRED] >= NR_PAGES - NR_PAGES / 16;
+		armed &= d.val[MIGRC_DEFERRED] >= nr_pages - nr_pages / 16;
 	}
 	STORE(sh->flag, round);
 	WAIT_FOR(LOAD(sh->ack) == round);
@@ -1407,19 +1427,19 @@ static int run_notifier(const struct test *t, const struct migrc_options *o)
 	map_pages(t);
 	migrc_write(MIGRC_AGE, AGE_MS);
 	migrc_read(&all);
-	tlb_rs_readers_start(&readers, 1, false, list, (NR_PAGES - 1) * psize);
+	tlb_rs_readers_start(&readers, 1, false, list, (nr_pages - 1) * psize);
 	for (round = 0; round < rounds; round++) {
 		struct migrc_counters before, d;
 		char buf[128] = { };
 
 		n = snprintf(cmd, sizeof(cmd), "%lx %lx", (unsigned long)list,
-			     (unsigned long)list + (NR_PAGES - 1) * psize);
+			     (unsigned long)list + (nr_pages - 1) * psize);
 		if (write(fd, cmd, n) != n || pread(fd, buf, sizeof(buf) - 1, 0) <= 0 ||
 		    sscanf(buf, "translations %d", &filled) != 1)
 			ksft_exit_fail_msg("the model of a secondary TLB does not work\n");
 		migrc_read(&before);
 		armed += migrc_move(&set, 0, !migrc_node_of(list), MPOL_MF_MOVE) &&
-			 filled > NR_PAGES / 2;
+			 filled > nr_pages / 2;
 		migrc_diff(&before, &d);
 		memset(buf, 0, sizeof(buf));
 		if (pread(fd, buf, sizeof(buf) - 1, 0) <= 0 ||
@@ -1427,8 +1447,8 @@ static int run_notifier(const struct test *t, const struct migrc_options *o)
 			ksft_exit_fail_msg("the model of a secondary TLB does not work\n");
 		stale += left || d.val[MIGRC_DEFERRED];
 		/* Flushes whatever is left. */
-		mprotect(list, (NR_PAGES - 1) * psize, PROT_READ | PROT_WRITE);
-		mprotect(list, (NR_PAGES - 1) * psize, PROT_READ);
+		mprotect(list, (nr_pages - 1) * psize, PROT_READ | PROT_WRITE);
+		mprotect(list, (nr_pages - 1) * psize, PROT_READ);
 	}
 	tlb_rs_readers_end(&readers);
 	close(fd);
@@ -1447,11 +1467,11 @@ static const struct test tests[] = {
 	{ .name = "uffd-wp", .run = run_litmus, .rounds = 30, .zero = NR_ZERO,
 	  .setup = setup_uffd, .prepare = prepare_uffd, .act = act_uffd, .optional = true },
 	{ .name = "zap", .run = run_litmus, .rounds = 50, .inflight = true,
-	  .prepare = prepare_fork_exit, .act = act_zap },
+	  .pages = NR_INFLIGHT, .prepare = prepare_fork_exit, .act = act_zap },
 	{ .name = "dontneed", .run = run_litmus, .rounds = 50, .inflight = true,
-	  .prepare = prepare_fork_exit, .act = act_dontneed },
+	  .pages = NR_INFLIGHT, .prepare = prepare_fork_exit, .act = act_dontneed },
 	{ .name = "mremap", .run = run_litmus, .rounds = 50, .inflight = true,
-	  .prepare = prepare_fork_exit, .act = act_mremap, .cleanup = cleanup_mremap },
+	  .pages = NR_INFLIGHT, .prepare = prepare_fork_exit, .act = act_mremap, .cleanup = cleanup_mremap },
 	{ .name = "force", .run = run_litmus, .rounds = 50,
 	  .prepare = prepare_protect, .act = act_store },
 	{ .name = "poke", .run = run_litmus, .rounds = 50,
@@ -1475,10 +1495,12 @@ static const struct test tests[] = {
 	  .prepare = prepare_protect, .act = act_record, .cleanup = cleanup_others },
 	{ .name = "drain", .run = run_litmus, .rounds = 30, .keep = true, .age_ms = 300,
 	  .prepare = prepare_protect, .act = act_drain, .cleanup = cleanup_others },
-	{ .name = "writable", .run = run_lost, .rounds = 50, .act = act_writable },
+	{ .name = "writable", .run = run_lost, .rounds = 50, .pages = NR_INFLIGHT,
+	  .act = act_writable },
 	{ .name = "pending", .run = run_lost, .rounds = 30, .zero = NR_ZERO,
-	  .act = act_pending },
-	{ .name = "fork", .run = run_lost, .rounds = 30, .vmas = NR_VMAS, .act = act_fork },
+	  .pages = NR_INFLIGHT, .act = act_pending },
+	{ .name = "fork", .run = run_lost, .rounds = 30, .vmas = NR_VMAS,
+	  .pages = NR_INFLIGHT, .act = act_fork },
 	{ .name = "undo", .run = run_undo, .rounds = 10 },
 	{ .name = "split", .run = run_split, .rounds = 5 },
 	/* They choose the size of folios until exit. */
