@@ -19,8 +19,9 @@
  * verity     FS_IOC_ENABLE_VERITY, by who has it open for reading only: ext4 zeroes what
  *            follows the end of the file in P, which is what the disk had there. (The
  *            filesystem needs the feature: mke2fs -O verity.)
- * race       another thread opens and writes while P is moved, which takes long because
- *            64 processes have it mapped: some open() comes in the middle of the walk
+ * race       another thread opens and writes as soon as P is locked for a move, which takes
+ *            long because 64 processes have it mapped: some open() comes in the middle of
+ *            the walk
  *
  * Of a filesystem that was made with a file migrc_image in it, whose words count up:
  *
@@ -69,8 +70,9 @@ static struct migrc_reader sh;
 
 static struct {
 	/* By main. */
+	__u64 pfn;		/* of P */
 	__u64 go;		/* the round in which the racer should write */
-	__u64 delay_ns;
+	__u64 moved;		/* the round in which P has been moved */
 	/* By who reads meanwhile. */
 	__u64 stale_round;
 	/* By the racer. */
@@ -593,10 +595,10 @@ static bool setup_verity(void)
 
 static pid_t children[NR_CHILDREN];
 
-/* Opens while P is moved, a bit later in each round. */
+/* Opens while P is moved: once P is locked for that, and a bit later in some rounds. */
 static void *racer(void *arg)
 {
-	__u64 round = 0, start;
+	__u64 round = 0, end;
 
 	(void)arg;
 	tlb_rs_pin_cpu(3);
@@ -606,8 +608,11 @@ static void *racer(void *arg)
 		if (LOAD(race.go) == round)
 			continue;
 		round = LOAD(race.go);
-		start = tlb_rs_now_ns();
-		while (tlb_rs_now_ns() - start < race.delay_ns)
+		while (!(tlb_rs_kpageflags(LOAD(race.pfn)) & KPF_LOCKED) &&
+		       LOAD(race.moved) != round)
+			;
+		end = tlb_rs_now_ns() + 50000 * (round % 4);
+		while (tlb_rs_now_ns() < end)
 			;
 		fd = must_open(path, O_WRONLY);
 		race.opened_ns = tlb_rs_now_ns();
@@ -662,7 +667,7 @@ static void end_children(void)
 
 static long run_race(long rounds, const struct migrc_options *o)
 {
-	__u64 round, begin, duration_ns = 1000000, want = o->want;
+	__u64 round, want = o->want;
 	struct migrc_set only_p;
 	long armed = 0;
 	pthread_t r, w;
@@ -681,12 +686,11 @@ static long run_race(long rounds, const struct migrc_options *o)
 
 		prepare(round);
 		node = !migrc_node_of(word);
-		race.delay_ns = duration_ns / 32 * (round % 32);
-		begin = tlb_rs_now_ns();
+		race.pfn = tlb_rs_pfn(word);
 		STORE(race.go, round);
 		migrc_move(&only_p, 0, node, MPOL_MF_MOVE_ALL);
 		end = tlb_rs_now_ns();
-		duration_ns = end - begin;
+		STORE(race.moved, round);
 		WAIT_FOR(LOAD(race.written) == new_value(round));
 		armed += race.opened_ns < end;
 		/* For R to look. */
