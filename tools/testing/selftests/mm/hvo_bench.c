@@ -104,7 +104,9 @@ static void row(const char *region, const char *strategy, long pages,
 	if (with_spin)
 		spin_begin();
 	sample(&a);
+	tlb_rs_region_start();
 	nr = run(pages);
+	tlb_rs_region_stop();
 	b.ns = tlb_rs_now_ns();
 	a.ns = b.ns - a.ns;
 	sample(&b);
