@@ -36,7 +36,8 @@ help:
 #:   make bench               measurements, into build/bench/
 #:   make selftests           the kernel tree's own mm selftests on both, compared; TESTS='cow migration'
 #:                            MIGRC=1: instead, the debug image with migrc on, under the oracle, and off;
-#:                            MOVE=1: while their memory is moved
+#:                            MOVE=1: while their memory is moved; HVO=1: those of HugeTLB pages on
+#:                            arm64, struct pages given back, and stock
 #:   make soak MINUTES=15     stress-ng and our stress programs together, under every checker; ARCH=
 #:   make meter programs      the QEMU plugin, the guest programs
 #:   make check               what of the toolchain is here; make setup: install the rest

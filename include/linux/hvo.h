@@ -35,6 +35,7 @@ enum hvo_reason {
 enum hvo_strategy {
 	HVO_PAUSE,		/* and stop_machine() if CPUs do not stop in time */
 	HVO_STOP_MACHINE,
+	HVO_NOPAUSE,		/* experimental: heads stay, tails change while all CPUs run */
 	HVO_PERFOLIO,		/* as HVO_PAUSE, but each page table of a folio by itself */
 	HVO_UNSAFE,		/* no break-before-make at all, as on other architectures */
 };
@@ -57,6 +58,7 @@ struct hvo_event {
 	unsigned int copies;
 	int missing;
 	bool stopped;		/* in threads */
+	bool live;		/* no CPU was stopped */
 	u64 ack_ns;
 	u64 paused_ns;
 };
@@ -73,6 +75,7 @@ void hvo_plan_free(struct hvo_plan *plan);
 /* mm/hvo/hvo_shim.c */
 void hvo_get_params(struct hvo_params *params);
 bool hvo_batches(void);
+bool hvo_keeps_heads(void);
 void hvo_account(const struct hvo_event *event, bool success);
 
 /* mm/hvo/hvo_vmemmap.c */
@@ -94,6 +97,7 @@ int alloc_vmemmap_page_list(unsigned long start, unsigned long end, struct list_
 
 /* arch/arm64/mm/hvo_apply.c */
 void arch_hvo_apply(const struct hvo_window *window);
+int arch_hvo_apply_live(const struct hvo_window *window);
 
 /* What a test can remove, in debugfs/hvo/skip_hook, see hvo_debug.c. */
 enum hvo_hook {
@@ -101,6 +105,7 @@ enum hvo_hook {
 	HVO_HOOK_BREAK,		/* no entry changes from valid to valid */
 	HVO_HOOK_TLBI,		/* invalidate in between */
 	HVO_HOOK_RCU,		/* wait for who has read a reference count */
+	HVO_HOOK_SAME,		/* without a pause, only pages of the same contents change */
 	NR_HVO_HOOKS
 };
 

@@ -10,10 +10,11 @@
  *                       resized meanwhile.
  * debugfs/hvo/read      reads a word of each struct page when it is read, whatever happens to
  *                       that. (What /proc/kpagecount reads has to be consistent.)
- * debugfs/hvo/skip_hook, stall_us, deaf_cpu, race
+ * debugfs/hvo/skip_hook, stall_us, deaf_cpu, race, read_lock, write_lock
  *                       fault injection: without one of the rules, with a window that
  *                       stays open, with a CPU that does not answer, with a reference that
- *                       is taken late.
+ *                       is taken late, with a lock that is held for reading where a pause
+ *                       stops a CPU and is waited for where none can.
  */
 #define pr_fmt(fmt)	"hvo: " fmt
 
@@ -263,6 +264,7 @@ static const char * const hook_names[NR_HVO_HOOKS] = {
 	[HVO_HOOK_BREAK] = "break",
 	[HVO_HOOK_TLBI] = "tlbi",
 	[HVO_HOOK_RCU] = "rcu",
+	[HVO_HOOK_SAME] = "same",
 };
 
 static const struct skip_hooks hooks = {
@@ -270,10 +272,6 @@ static const struct skip_hooks hooks = {
 	.nr = NR_HVO_HOOKS,
 	.skipped = &hvo_skipped,
 };
-
-#endif /* CONFIG_HVO_FAULT_INJECTION */
-
-#ifdef CONFIG_HVO_FAULT_INJECTION
 
 static u64 race_pfn;
 
@@ -307,6 +305,37 @@ static int race_set(void *data, u64 ms)
 }
 DEFINE_DEBUGFS_ATTRIBUTE(race_fops, NULL, race_set, "%llu\n");
 
+static DEFINE_RWLOCK(lock);
+
+/* For @ms, with interrupts: a pause stops this CPU while it holds the lock. */
+static int read_lock_set(void *data, u64 ms)
+{
+	unsigned long end = jiffies + msecs_to_jiffies(ms);
+
+	while (time_before(jiffies, end)) {
+		read_lock(&lock);
+		mdelay(1);
+		read_unlock(&lock);
+		cond_resched();
+	}
+	return 0;
+}
+DEFINE_DEBUGFS_ATTRIBUTE(read_lock_fops, NULL, read_lock_set, "%llu\n");
+
+/* Without interrupts: this CPU cannot answer before the other one goes on. */
+static int write_lock_set(void *data, u64 ms)
+{
+	unsigned long end = jiffies + msecs_to_jiffies(ms);
+
+	while (time_before(jiffies, end)) {
+		write_lock_irq(&lock);
+		write_unlock_irq(&lock);
+		cond_resched();
+	}
+	return 0;
+}
+DEFINE_DEBUGFS_ATTRIBUTE(write_lock_fops, NULL, write_lock_set, "%llu\n");
+
 #endif /* CONFIG_HVO_FAULT_INJECTION */
 
 /* Called by hvo_shim.c. */
@@ -320,5 +349,7 @@ void hvo_debug_create(struct dentry *dir)
 	debugfs_create_u32("deaf_cpu", 0600, dir, &arm64_pause_deaf_cpu);
 	debugfs_create_u64("race_pfn", 0400, dir, &race_pfn);
 	debugfs_create_file("race", 0200, dir, NULL, &race_fops);
+	debugfs_create_file("read_lock", 0200, dir, NULL, &read_lock_fops);
+	debugfs_create_file("write_lock", 0200, dir, NULL, &write_lock_fops);
 #endif
 }

@@ -108,6 +108,17 @@ fn work_of(run: &Run) -> Work {
     }
 }
 
+/// Where the other CPUs are while entries change.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    /// Paused.
+    Interrupt,
+    /// Stopped by `stop_machine()`.
+    Threads,
+    /// Anywhere.
+    Live,
+}
+
 /// A plan that nothing is added to any more.
 struct Prepared<'a> {
     runs: &'a [Run],
@@ -178,6 +189,9 @@ impl<'a> Prepared<'a> {
     unsafe fn change(&self, runs: &[Run], work: Work, mandatory: bool) -> Result {
         let mut attempts = Attempts::default();
         let mut stop = self.params.strategy == bindings::hvo_strategy_HVO_STOP_MACHINE;
+        let live = self.params.strategy == bindings::hvo_strategy_HVO_NOPAUSE
+            && self.reason != bindings::hvo_reason_HVO_DEMOTE
+            && Window::can_be_live(runs);
 
         loop {
             // SAFETY: By the safety requirements.
@@ -191,17 +205,25 @@ impl<'a> Prepared<'a> {
                             paused_ns: begin.elapsed().as_nanos() as u64,
                             ..Default::default()
                         };
-                        self.account(work, pause, true, true);
+                        self.account(work, pause, Way::Threads, true);
                         return Ok(());
                     }
                     Err(_) => Miss::Locked,
+                }
+            } else if live {
+                let result = window.apply_live();
+
+                self.account(work, Pause::default(), Way::Live, result.is_ok());
+                match result {
+                    Ok(()) => return Ok(()),
+                    Err(_) => Miss::Cancelled,
                 }
             } else {
                 self.let_others_run();
                 let timeout = u64::from(self.params.ack_timeout_us) * 1_000;
                 let (result, pause) = with_paused(timeout, |cpus| window.apply(cpus));
 
-                self.account(work, pause, false, result.is_ok());
+                self.account(work, pause, Way::Interrupt, result.is_ok());
                 STOPPED_NS.store(pause.ack_ns + pause.paused_ns, Relaxed);
                 ENDED_NS.store(now_ns(), Relaxed);
                 match result {
@@ -238,14 +260,15 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    fn account(&self, work: Work, pause: Pause, stopped: bool, success: bool) {
+    fn account(&self, work: Work, pause: Pause, way: Way, success: bool) {
         let event = bindings::hvo_event {
             reason: self.reason,
             cpus: pause.cpus,
             entries: work.entries,
             copies: work.copies / (PAGE_SIZE / 4096) as u32,
             missing: pause.missing.map_or(-1, |cpu| cpu as i32),
-            stopped,
+            stopped: way == Way::Threads,
+            live: way == Way::Live,
             ack_ns: pause.ack_ns,
             paused_ns: pause.paused_ns,
         };

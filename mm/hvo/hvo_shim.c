@@ -26,6 +26,7 @@
 static const char * const strategies[] = {
 	[HVO_PAUSE] = "auto",
 	[HVO_STOP_MACHINE] = "stop_machine",
+	[HVO_NOPAUSE] = "nopause",
 #ifdef CONFIG_TLB_RS_BENCH
 	[HVO_PERFOLIO] = "perfolio",
 	[HVO_UNSAFE] = "unsafe",
@@ -100,6 +101,12 @@ bool hvo_batches(void)
 	return READ_ONCE(strategy) != HVO_PERFOLIO;
 }
 
+/* Whether folios keep their first page of struct pages where it is. */
+bool hvo_keeps_heads(void)
+{
+	return READ_ONCE(strategy) == HVO_NOPAUSE;
+}
+
 bool hvo_pauses(void)
 {
 	return READ_ONCE(strategy) != HVO_UNSAFE;
@@ -115,6 +122,7 @@ static struct {
 	atomic_long_t cancelled;
 	atomic_long_t busy;
 	atomic_long_t stopped;
+	atomic_long_t live;
 	atomic_long_t copies;
 	atomic_long_t ack_ns;
 	atomic_long_t paused_ns;
@@ -141,6 +149,12 @@ void hvo_account(const struct hvo_event *e, bool success)
 		}
 		return;
 	}
+	count_vm_events(HVO_PTE_UPDATES, e->entries);
+	atomic_long_add(e->entries, &stats.entries[e->reason]);
+	if (e->live) {
+		atomic_long_inc(&stats.live);
+		return;
+	}
 	trace_hvo_pause(e);
 	if (e->stopped) {
 		count_vm_event(CPU_PAUSE_FALLBACK);
@@ -152,9 +166,7 @@ void hvo_account(const struct hvo_event *e, bool success)
 		if (ns > READ_ONCE(stats.max_ns))
 			WRITE_ONCE(stats.max_ns, ns);
 	}
-	count_vm_events(HVO_PTE_UPDATES, e->entries);
 	atomic_long_inc(&stats.pauses[e->reason]);
-	atomic_long_add(e->entries, &stats.entries[e->reason]);
 	atomic_long_add(e->copies, &stats.copies);
 	atomic_long_add(e->paused_ns, &stats.paused_ns);
 }
@@ -177,6 +189,7 @@ static int stats_show(struct seq_file *m, void *unused)
 	seq_printf(m, "cancelled %ld\n", atomic_long_read(&stats.cancelled));
 	seq_printf(m, "busy %ld\n", atomic_long_read(&stats.busy));
 	seq_printf(m, "stop_machine %ld\n", atomic_long_read(&stats.stopped));
+	seq_printf(m, "live %ld\n", atomic_long_read(&stats.live));
 	seq_printf(m, "copies %ld\n", atomic_long_read(&stats.copies));
 	seq_printf(m, "ack_ns %ld\n", atomic_long_read(&stats.ack_ns));
 	seq_printf(m, "paused_ns %ld\n", atomic_long_read(&stats.paused_ns));

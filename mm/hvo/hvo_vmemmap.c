@@ -43,6 +43,8 @@ struct batch {
 	const struct hstate *h;
 	enum hvo_reason reason;
 	bool mandatory;
+	/* The first page of struct pages stays where it is. */
+	bool keep_heads;
 	struct hvo_plan *plan;
 	struct slot *slots;
 	unsigned int nr_slots;
@@ -95,10 +97,11 @@ static int batch_begin(struct batch *b, const struct hstate *h, enum hvo_reason 
 	unsigned long runs = hugetlb_vmemmap_size(h) / PMD_SIZE + 2;
 	bool values = reason != HVO_OPTIMIZE;
 
-	*b = (struct batch) { .h = h, .reason = reason };
+	*b = (struct batch) { .h = h, .reason = reason, .keep_heads = hvo_keeps_heads() };
 	if (!hvo_batches())
 		slots = 1;
-	b->max_slots = clamp(BATCH_ENTRIES / nr_entries(h), 1UL, slots);
+	/* The head is not restored. */
+	b->max_slots = clamp(BATCH_ENTRIES / (nr_entries(h) - (reason == HVO_RESTORE)), 1UL, slots);
 	b->rcu = get_state_synchronize_rcu();
 	b->plan = hvo_plan_new(runs * b->max_slots);
 	b->slots = kvcalloc(b->max_slots, sizeof(*b->slots), GFP_KERNEL);
@@ -220,13 +223,14 @@ struct collect {
 
 static int optimize_pmd(struct collect *c, struct hvo_run *run)
 {
+	bool first = run->addr == c->start;
 	pte_t *pte = (pte_t *)run->entries;
 	u32 i;
 
-	for (i = 0; i < run->nr; i++)
+	for (i = first && !c->head; i < run->nr; i++)
 		list_add(&pte_page(ptep_get(pte + i))->lru, &c->slot->old);
 
-	if (run->addr == c->start) {
+	if (first && c->head) {
 		struct hvo_run head = *run;
 		int ret;
 
@@ -237,6 +241,8 @@ static int optimize_pmd(struct collect *c, struct hvo_run *run)
 		ret = hvo_plan_add(c->b->plan, &head, false);
 		if (ret)
 			return ret;
+	}
+	if (first) {
 		run->addr += PAGE_SIZE;
 		run->entries++;
 		run->nr--;
@@ -363,17 +369,18 @@ static int batch_optimize(struct batch *b, struct folio *folio)
 		.start = (unsigned long)&folio->page,
 		.end = (unsigned long)&folio->page + hugetlb_vmemmap_size(b->h),
 		.tail = vmemmap_get_tail(b->h->order, folio_zone(folio)),
-		.head = alloc_pages_node(folio_nid(folio), GFP_KERNEL, 0),
 	};
 	int ret;
 
-	if (!c.tail || !c.head) {
-		if (c.head)
-			__free_page(c.head);
+	if (!c.tail)
 		return -ENOMEM;
+	if (!b->keep_heads) {
+		c.head = alloc_pages_node(folio_nid(folio), GFP_KERNEL, 0);
+		if (!c.head)
+			return -ENOMEM;
+		memmap_pages_add(1);
+		list_add(&c.head->lru, &slot->new);
 	}
-	memmap_pages_add(1);
-	list_add(&c.head->lru, &slot->new);
 
 	/* The new head is copied from the old one when nobody can change that any more. */
 	folio_set_hugetlb_vmemmap_optimized(folio);
@@ -753,7 +760,7 @@ void hvo_demote_folios(const struct hstate *src, const struct hstate *dst,
 	struct batch b;
 
 	if (!READ_ONCE(vmemmap_optimize_enabled) || !hugetlb_vmemmap_optimizable(dst) ||
-	    !hvo_batches() || mem_alloc_profiling_enabled() ||
+	    !hvo_batches() || hvo_keeps_heads() || mem_alloc_profiling_enabled() ||
 	    batch_begin(&b, src, HVO_DEMOTE, UINT_MAX))
 		return;
 	b.dst = dst;

@@ -143,9 +143,9 @@ def patched_tree(name, base, ident):
 
 def fragments(arch, variant):
     names = ["common", arch] + (["release"] if variant in VARIANTS and variant != "stock" else [])
-    if arch == "arm64" and variant in ("checked", "debug", "fs", "bench"):
+    if arch == "arm64" and variant in ("checked", "debug", "fs", "bench", *PAGE_SIZES):
         names += ["hvo"] + (["hvo-debug"] if variant != "bench" else [])
-    names += {"debug": ["checked"], "fs": ["checked"]}.get(variant, [])
+    names += ["checked"] if variant in ("debug", "fs", *PAGE_SIZES) else []
     names += [variant] if variant in ("checked", "debug", "fs", "bench", *PAGE_SIZES) else []
     files = [ROOT / "config" / f"{n}.fragment" for n in names]
     return [f for f in files if f.exists() or f.stem in ("common", arch)]

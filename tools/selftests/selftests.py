@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: GPL-2.0
 """Run the kernel tree's own mm selftests on stock and on tlb-rs, and compare them case by case.
 
-usage: selftests.py [--migrc] [--move] [TEST...]     or the variables TESTS="cow migration", MIGRC=1 and MOVE=1
+usage: selftests.py [--migrc] [--move] [--hvo] [TEST...]  or the variables TESTS="cow migration", MIGRC=1, MOVE=1, HVO=1
 
 With --migrc it is the debug image twice: as it boots, and with vm.migrc_enable=1 under the stale-translation
 oracle, which only that image tells of its frames. With --move the memory of the test is moved to and fro all the
 time, on both sides and under the oracle on both: few of the tests move memory themselves. Some, like rmap, then
-fail now and then, because they expect a page to stay where it is.
+fail now and then, because they expect a page to stay where it is. With --hvo (arm64) it is the tests of HugeTLB pages on
+stock and on the checked image, whose pools give their struct pages back.
 
 Every command of a test has a boot of its own, so that one which hangs takes no other with it. Exit status 1
 if the second is worse in a case, and not by chance: see compare(). The cases are in
@@ -42,6 +43,8 @@ MM = "tools/testing/selftests/mm"
 LIBRARIES = ("libnuma-dev", "libcap-dev")
 DEFAULT = ("split_huge_page_test", "folio_split_race_test", "rmap", "cow", "migration", "khugepaged",
            "uffd-unit-tests", "soft-dirty", "mremap_test")
+HUGETLB = ("hugetlb-mmap", "hugetlb-shm", "hugetlb-mremap", "hugetlb-madvise", "hugetlb_dio", "hugetlb_fault_after_madv",
+           "hugetlb_madv_vs_map", "thuge-gen", "hugetlb-soft-offline", "hugetlb-read-hwpoison")
 # As run_vmtests.sh has them; where it takes XFS, /mnt is an ext4, which has large folios as well.
 ARGUMENTS = {
     "split_huge_page_test": ("/mnt",),
@@ -333,6 +336,10 @@ def choose(options):
         return Side(path or image(options.arch, variant, options.kver), **more)
 
     ours = "echo 1 > /proc/sys/vm/tlb_batch"
+    if options.hvo:
+        return {"stock": side(options.stock, "stock"),
+                "hvo": side(options.ours, "checked", setup=f"{ours} && echo 1 > /proc/sys/vm/hugetlb_optimize_vmemmap",
+                            append="kunit.enable=0")}
     if not options.migrc:
         return {"stock": side(options.stock, "stock"), "tlb-rs": side(options.ours, "release", setup=ours)}
     # KUnit has its own suite.
@@ -346,25 +353,29 @@ def choose(options):
 
 
 def outdir(options):
-    return OUT / (options.arch + "-migrc" * options.migrc + "-move" * options.move)
+    return OUT / (options.arch + "-migrc" * options.migrc + "-move" * options.move + "-hvo" * options.hvo)
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("test", nargs="*", default=os.environ.get("TESTS", "").split() or list(DEFAULT))
+    parser.add_argument("test", nargs="*", default=os.environ.get("TESTS", "").split())
     parser.add_argument("--arch", default=os.environ.get("ARCH") or "arm64", choices=initramfs.ARCHES)
     parser.add_argument("--kver", default=os.environ.get("KVER") or "7.3")
     parser.add_argument("--migrc", action="store_true", default=os.environ.get("MIGRC", "0") not in ("", "0"),
                         help="compare the debug image with itself, migrc on and under the oracle")
     parser.add_argument("--move", action="store_true", default=os.environ.get("MOVE", "0") not in ("", "0"),
                         help="move the tests' memory between two nodes meanwhile, on both sides")
+    parser.add_argument("--hvo", action="store_true", default=os.environ.get("HVO", "0") not in ("", "0"),
+                        help="compare stock with the checked image, struct pages of HugeTLB pages given back")
     parser.add_argument("--stock", help="kernel image of the first (default: build/KVER/ARCH-stock, or -debug)")
     parser.add_argument("--ours", help="kernel image of the second (default: build/KVER/ARCH-release, or -debug)")
     parser.add_argument("--limit", type=int, default=int(os.environ.get("TIMEOUT") or 900),
                         help="seconds for one command, as in the settings file of the tests; twice as many under the "
                              "oracle")
     parser.add_argument("--lines", type=int, default=20, help="of differences to print for one command")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.test = options.test or list(HUGETLB if options.hvo else DEFAULT)
+    return options
 
 
 def main():

@@ -186,7 +186,7 @@ class Repeating(unittest.TestCase):
         with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(io.StringIO()), \
                 mock.patch.object(selftests, "OUT", Path(name)), \
                 mock.patch.object(guest, "boot", lambda kernel, *_, **__: result(next(consoles[kernel]))):
-            options = types.SimpleNamespace(arch="arm64", limit=100, migrc=False, move=False)
+            options = types.SimpleNamespace(arch="arm64", limit=100, migrc=False, move=False, hvo=False)
             sides = {name: selftests.Side(name) for name in consoles}
             runs = selftests.compare(options, sides, "cow -x", Path("cow"))
         return len(runs["tlb-rs"]), counted(*runs.values())
@@ -206,7 +206,7 @@ class Repeating(unittest.TestCase):
     def test_the_test_did_not_start(self):
         with self.assertRaises(selftests.common.Fail), mock.patch.object(
                 guest, "boot", lambda *_, **__: result("", 125)):
-            options = types.SimpleNamespace(arch="arm64", limit=1, move=False)
+            options = types.SimpleNamespace(arch="arm64", limit=1, move=False, hvo=False)
             selftests.boot(options, selftests.Side(""), "tlb-rs", "cow", Path("cow"), None)
 
 

@@ -93,7 +93,7 @@ keep() {
 	[ ! -e "$2" ] || { cat "$2" >"/tmp/keep$3"; mount -o bind "/tmp/keep$3" "$2"; }
 }
 watch() {
-	awk '/^(migrc_|tlb_batch_|pgmigrate_|numa_pages_migrated|numa_hint_faults |pswp|thp_split_page |ksm_|oom_kill)/ {
+	awk '/^(migrc_|tlb_batch_|cpu_pause|hvo_|pgmigrate_|numa_pages_migrated|numa_hint_faults |pswp|thp_split_page |ksm_|oom_kill)/ {
 		printf "%s\"%s\":%s", n++ ? "," : "{\"soak\":\"vmstat\",", $1, $2 } END { print "}" }' /proc/vmstat
 }
 for name in lib lib64 usr; do
@@ -132,6 +132,7 @@ round() {
 	renice 3 $$
 	migrc_stress --seconds $((seconds + SLACK)) $toggle & migrc=$!
 	tlb_batch_stress --seconds $((seconds + SLACK)) $toggle & batch=$!
+	[ ! -e /sys/kernel/debug/hvo/verify ] || hvo_pool --seconds $((seconds + SLACK)) & hvo=$!
 	renice -5 $$
 	migrc_mover --seconds $((seconds + SLACK)) & mover=$!
 	renice 0 $$
@@ -154,6 +155,8 @@ round() {
 	say end '"what":"tlb_batch_stress","status":'$?
 	wait $mover
 	say end '"what":"migrc_mover","status":'$?
+	wait $hvo
+	say end '"what":"hvo_pool","status":'$?
 	kill $compact
 	wait $compact
 	awk '$2 == "stressor:" { n = $3 }
@@ -311,6 +314,8 @@ def explain(arch, total):
              f"at most {total['worst_held']} held, {vmstat.get('migrc_held', 0)} at the end",
              "denied: " + (", ".join(f"{name} {pages}" for name, pages in sorted(denied.items(), key=lambda d: -d[1]))
                            or "none"),
+             f"hvo: {vmstat.get('cpu_pause', 0)} pauses, {vmstat.get('cpu_pause_cancelled', 0)} cancelled, "
+             f"{vmstat.get('cpu_pause_fallback', 0)} stop_machine(), {vmstat.get('hvo_pte_updates', 0)} entries changed",
              f"oracle: {total['oracle_accesses']} accesses, {total['oracle_errors']} errors; "
              f"{total['reports']} kernel reports"]
     lines += ["note: " + note for note in dict.fromkeys(total["notes"])]

@@ -314,7 +314,8 @@ MIGRC_REPORTED = {"arm64": (("writable", "writable", 8), ("pending", "pending,ra
 HVO_REPORTED = (("ack", "pool", "changes of entries that others may use"),
                 ("break", "pool", "changes of entries that others may use"),
                 ("tlbi", "pool", "stale translations of vmemmap"),
-                ("rcu", "race", "write to read-only memory"))
+                ("rcu", "race", "write to read-only memory"),
+                ("same", "live", "changes of entries that others may use"))
 # A worker that is 50 ms late says nothing where one thread emulates all CPUs.
 MIGRC_BOUNDS = {"arm64": ("limit", "age", "exit", "off", "poison"), "x86_64": ("limit", "exit", "off", "poison")}
 
@@ -506,6 +507,7 @@ def pages(suite):
                  "tlb_batch_thp_split --thps 1 && tlb_batch_move_bench --pages 512 && "
                  "tlb_batch_stale_litmus --rounds 100 --expect-none && tlb_batch_stress --seconds 10",
                  meter=True, mem="6G", timeout=600)
+            boot(suite, f"hvo, pages of {variant}", "arm64", variant, "hvo_pool", mem="8G", timeout=900)
 
 
 def fs(suite):

@@ -70,6 +70,28 @@ impl<'a> Window<'a> {
         }
     }
 
+    /// Whether [`Self::apply_live`] is for these changes: none copies a page.
+    pub fn can_be_live(runs: &[bindings::hvo_run]) -> bool {
+        runs.iter()
+            .all(|run| run.copy_to.is_null() && run.shift == bindings::PAGE_SHIFT)
+    }
+
+    /// Makes the changes while all CPUs run, without an entry that is invalid in between.
+    ///
+    /// For pages of the same contents, of which nobody can write to either when one replaces the
+    /// other. Fails with `EAGAIN` if somebody has written to one, and with `EINVAL` if these
+    /// changes are of another kind; nothing has changed then. May sleep.
+    pub fn apply_live(self) -> Result {
+        // SAFETY: `runs` is valid by the invariants.
+        let runs = unsafe { core::slice::from_raw_parts(self.inner.runs, self.inner.nr_runs) };
+
+        if !Self::can_be_live(runs) {
+            return Err(EINVAL);
+        }
+        // SAFETY: By the invariants; the pages that differ are compared there.
+        to_result(unsafe { bindings::arch_hvo_apply_live(&self.inner) })
+    }
+
     /// Makes the changes.
     #[inline(always)]
     pub fn apply(self, _cpus: &mut PausedCpus<'_>) {

@@ -76,6 +76,7 @@ static bool with_spin;
 
 struct sample {
 	long pauses, cancelled, stopped, entries, memmap;
+	long in_pauses_ns;
 	__u64 ns;
 };
 
@@ -88,6 +89,7 @@ static void sample(struct sample *s)
 		.stopped = stat_of("stop_machine"),
 		.entries = get_field("/proc/vmstat", "hvo_pte_updates"),
 		.memmap = memmap(),
+		.in_pauses_ns = stat_of("ack_ns") + stat_of("paused_ns"),
 	};
 	for (unsigned int i = 0; i < ARRAY_SIZE(reasons); i++)
 		s->pauses += stat_of(reasons[i]);
@@ -117,6 +119,7 @@ static void row(const char *region, const char *strategy, long pages,
 	printf("\"pauses\":%ld,\"cancelled\":%ld,\"stop_machine\":%ld,\"entries\":%ld,",
 	       b.pauses - a.pauses, b.cancelled - a.cancelled, b.stopped - a.stopped,
 	       b.entries - a.entries);
+	printf("\"in_pauses_ns\":%ld,", b.in_pauses_ns - a.in_pauses_ns);
 	printf("\"saved\":%ld,\"worst_stall_ns\":%llu,\"p99_stall_ns\":%llu}\n",
 	       a.memmap - b.memmap, spin.most, p99);
 	fflush(stdout);

@@ -8,11 +8,18 @@
  * use      pages of a pool are written and read.
  * readers  each CPU reads all struct pages while windows stay open for long.
  * deaf     a CPU that does not answer: pools grow without saving, and shrink all the same.
+ * lock     one CPU holds a lock for reading whenever a pause stops it, another waits for that
+ *          lock with interrupts masked: the pause is cancelled, both go on.
  * stop     everything with stop_machine().
+ * live     everything with strategy=nopause, while each CPU reads all struct pages; and what one
+ *          strategy has changed is undone with the other.
  * hotplug  a CPU goes and comes while pools are resized.
  * offline  a page frame of a free page of a pool is soft-offlined.
  * race     a reference is taken late to a page that became a tail meanwhile.
  * fail     allocations fail at random: each page is changed completely or not at all.
+ *
+ * With --seconds, instead: pools of random sizes, by strategies at random, whatever else there is
+ * in the memory.
  *
  * The kernel itself fails these, by a warning, where it sees a translation fault or a stale
  * translation; with --skip it has to.
@@ -29,13 +36,17 @@
 
 static int rounds = 2;
 
-/* How many fit, of what there is to spare. */
+/* At most this many, or how many fit of what there is to spare. */
+static long few(unsigned long kb, long most)
+{
+	long nr = get_field("/proc/meminfo", "MemFree:") / 2 / (long)kb;
+
+	return nr > most ? most : nr;
+}
+
 static long some(unsigned long kb)
 {
-	long mb = get_field("/proc/meminfo", "MemFree:") / 1024;
-	long nr = mb * 1024 / 2 / (long)kb;
-
-	return nr > 64 ? 64 : nr;
+	return few(kb, 64);
 }
 
 static bool verify(long shared)
@@ -246,10 +257,13 @@ static unsigned long small_size(void)
 	ksft_exit_skip("no size of HugeTLB pages with two pages of struct pages\n");
 }
 
+#define LOCK_MS		2000
+
 static bool test_deaf(void)
 {
 	unsigned long kb = small_size();
 	long before = memmap(), cancelled = stat_of("cancelled"), stopped, timeout, nr;
+	long want = few(kb, 16);
 	bool ok;
 
 	if (nr_cpus < 2)
@@ -257,12 +271,12 @@ static bool test_deaf(void)
 	timeout = get(HVO_PARAM "ack_timeout_us");
 	set_num(HVO_PARAM "ack_timeout_us", 50000);
 	set_num(HVO_DEBUG "deaf_cpu", 1);
-	ok = resize(kb, 16) == 16 && memmap() == before && verify(0);
+	ok = resize(kb, want) == want && memmap() == before && verify(0);
 	ok &= stat_of("cancelled") > cancelled;
 	ok &= !resize(kb, 0);
 	set_num(HVO_DEBUG "deaf_cpu", 0xffffffff);
 
-	nr = resize(kb, 16);
+	nr = resize(kb, want);
 	ok &= before - memmap() == nr * (vmemmap_pages(kb) - 1);
 	stopped = stat_of("stop_machine");
 	set_num(HVO_DEBUG "deaf_cpu", 1);
@@ -273,6 +287,53 @@ static bool test_deaf(void)
 	return ok;
 }
 
+static void *take_lock(void *arg)
+{
+	const char *name = arg;
+	char path[64];
+
+	tlb_rs_pin_cpu(strcmp(name, "read_lock") ? 2 : 1);
+	snprintf(path, sizeof(path), HVO_DEBUG "%s", name);
+	return set_num(path, LOCK_MS) ? arg : NULL;
+}
+
+static bool test_lock(void)
+{
+	unsigned long kb = small_size();
+	long before = memmap(), cancelled = stat_of("cancelled"), pauses = stat_of("optimize");
+	__u64 end = tlb_rs_now_ns() + LOCK_MS * 1000000ULL, slowest = 0;
+	long want = few(kb, 16);
+	pthread_t threads[2];
+	void *held, *waited;
+	char cmdline[4096];
+	bool ok = true, masks;
+
+	if (nr_cpus < 3)
+		return true;
+	masks = !tlb_rs_read_file("/proc/cmdline", cmdline, sizeof(cmdline)) &&
+		!strstr(cmdline, "gicv3_pseudo_nmi=1");
+	pthread_create(&threads[0], NULL, take_lock, "read_lock");
+	pthread_create(&threads[1], NULL, take_lock, "write_lock");
+	do {
+		__u64 ns = tlb_rs_now_ns();
+		long saved;
+
+		ok &= resize(kb, want) == want;
+		saved = before - memmap();
+		/* As many as it could, and each of them completely. */
+		ok &= saved % (vmemmap_pages(kb) - 1) == 0 && verify(saved);
+		ok &= !resize(kb, 0) && memmap() == before;
+		ns = tlb_rs_now_ns() - ns;
+		slowest = ns > slowest ? ns : slowest;
+	} while (ok && tlb_rs_now_ns() < end);
+	pthread_join(threads[0], &held);
+	pthread_join(threads[1], &waited);
+	cancelled = stat_of("cancelled") - cancelled;
+	ksft_print_msg("%ld pauses, %ld cancelled, the slowest pool took %llu ms\n",
+		       stat_of("optimize") - pauses, cancelled, slowest / 1000000);
+	return ok && held && waited && (cancelled || !masks) && verify(0);
+}
+
 static bool test_stop(void)
 {
 	unsigned long kb = small_size();
@@ -280,9 +341,38 @@ static bool test_stop(void)
 	bool ok;
 
 	set(HVO_PARAM "strategy", "stop_machine");
-	ok = cycle(kb, 32);
+	ok = cycle(kb, few(kb, 32));
 	set(HVO_PARAM "strategy", "auto");
 	return ok && stat_of("stop_machine") > stopped;
+}
+
+static bool test_live(void)
+{
+	unsigned long kb = small_size();
+	long paused = stat_of("optimize") + stat_of("restore"), live = stat_of("live");
+	long before = memmap(), want = few(kb, 16), nr;
+	bool ok = true;
+
+	set(HVO_PARAM "strategy", "nopause");
+	readers_begin();
+	for (int i = 0; i < nr_sizes; i++) {
+		for (int r = 0; r < rounds && optimizable(sizes[i]) && some(sizes[i]); r++)
+			ok &= cycle(sizes[i], some(sizes[i]));
+	}
+	readers_end();
+	/* Other pauses than those that split blocks. */
+	paused = stat_of("optimize") + stat_of("restore") - paused;
+	live = stat_of("live") - live;
+
+	nr = resize(kb, want);
+	set(HVO_PARAM "strategy", "auto");
+	ok &= !resize(kb, 0) && memmap() == before && verify(0);
+	ok &= nr == want && resize(kb, want) == want;
+	set(HVO_PARAM "strategy", "nopause");
+	ok &= !resize(kb, 0) && memmap() == before && verify(0);
+	set(HVO_PARAM "strategy", "auto");
+	ksft_print_msg("%ld changes without a pause, %ld with one\n", live, paused);
+	return ok && live && !paused;
 }
 
 static bool hotplug_stop;
@@ -305,7 +395,7 @@ static void *hotplug(void *arg)
 static bool test_hotplug(void)
 {
 	unsigned long kb = small_size();
-	long before = memmap(), busy = stat_of("busy");
+	long before = memmap(), busy = stat_of("busy"), want = few(kb, 64);
 	pthread_t thread;
 	bool ok = true;
 
@@ -313,7 +403,7 @@ static bool test_hotplug(void)
 		return true;
 	pthread_create(&thread, NULL, hotplug, NULL);
 	for (int r = 0; r < 10 * rounds; r++) {
-		ok &= resize(kb, 64) == 64;
+		ok &= resize(kb, want) == want;
 		ok &= !resize(kb, 0);
 	}
 	__atomic_store_n(&hotplug_stop, true, __ATOMIC_RELAXED);
@@ -344,7 +434,7 @@ static bool test_fail(void)
 		long saved;
 
 		set("/proc/self/make-it-fail", "1");
-		nr = resize(kb, 64);
+		nr = resize(kb, few(kb, 64));
 		set("/proc/self/make-it-fail", "0");
 		saved = before - memmap();
 		ok &= saved % (vmemmap_pages(kb) - 1) == 0 && verify(saved);
@@ -392,8 +482,8 @@ static long free_frame(unsigned long kb)
 static bool test_offline(void)
 {
 	unsigned long kb = small_size();
-	long before = memmap(), nr = resize(kb, 8), restored = stat_of("restore"), pfn;
-	bool ok = nr == 8 && before - memmap() == nr * (vmemmap_pages(kb) - 1);
+	long before = memmap(), nr = resize(kb, few(kb, 8)), restored = stat_of("restore"), pfn;
+	bool ok = nr > 0 && before - memmap() == nr * (vmemmap_pages(kb) - 1);
 
 	pfn = free_frame(kb);
 	if (pfn < 0)
@@ -434,7 +524,7 @@ static bool test_race(void)
 		pthread_create(&thread, NULL, late_reference, &done);
 		tlb_rs_sleep_us(RACE_MS * 1000 / 4);
 		/* What was freed last is taken first. */
-		nr = resize(kb, 128);
+		nr = resize(kb, few(kb, 128));
 		pfn = get(HVO_DEBUG "race_pfn");
 		if (pread(fd, &flags, 8, pfn * 8) == 8)
 			armed += flags >> KPF_HUGE & 1;
@@ -448,6 +538,43 @@ static bool test_race(void)
 	return ok && armed;
 }
 
+#define CHURN_KB		(64 << 10)
+
+static bool test_churn(int seconds)
+{
+	static const char * const strategies[] = { "auto", "auto", "nopause", "stop_machine" };
+	__u64 end = tlb_rs_now_ns() + seconds * 1000000000ULL;
+	long paused = get_field("/proc/vmstat", "cpu_pause"), resized = 0, violations;
+	unsigned int seed = getpid();
+	char path[128];
+
+	while (tlb_rs_now_ns() < end) {
+		unsigned long kb = sizes[rand_r(&seed) % nr_sizes];
+		long most = CHURN_KB / (long)kb;
+
+		if (!optimizable(kb) || !most)
+			continue;
+		resize(kb, rand_r(&seed) % (most + 1));
+		resized++;
+		if (!(rand_r(&seed) % 4))
+			set(HVO_PARAM "strategy", strategies[rand_r(&seed) % ARRAY_SIZE(strategies)]);
+		if (!(rand_r(&seed) % 4)) {
+			snprintf(path, sizeof(path), HUGEPAGES, kb, "demote");
+			set(path, "1");
+		}
+		if (!(rand_r(&seed) % 16))
+			set_num("/proc/sys/vm/compact_memory", 1);
+		get_field(HVO_DEBUG "read", "pages");
+	}
+	set(HVO_PARAM "strategy", "auto");
+	for (int i = nr_sizes - 1; i >= 0; i--)
+		resize(sizes[i], 0);
+	violations = get_field(HVO_DEBUG "verify", "violations");
+	ksft_print_msg("%ld times resized, %ld pauses, %ld violations\n", resized,
+		       get_field("/proc/vmstat", "cpu_pause") - paused, violations);
+	return resized && !violations;
+}
+
 static const struct {
 	const char *name;
 	bool (*test)(void);
@@ -457,7 +584,9 @@ static const struct {
 	{ "use", test_use },
 	{ "readers", test_readers },
 	{ "deaf", test_deaf },
+	{ "lock", test_lock },
 	{ "stop", test_stop },
+	{ "live", test_live },
 	{ "hotplug", test_hotplug },
 	{ "race", test_race },
 	{ "fail", test_fail },
@@ -469,12 +598,13 @@ int main(int argc, char **argv)
 	static const struct option options[] = {
 		{ "case", required_argument, NULL, 'c' },
 		{ "rounds", required_argument, NULL, 'r' },
+		{ "seconds", required_argument, NULL, 't' },
 		{ "skip", required_argument, NULL, 's' },
 		{ },
 	};
 	const char *only = NULL, *skip = NULL;
 	unsigned int i, planned = 0;
-	int c;
+	int c, seconds = 0;
 
 	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		switch (c) {
@@ -483,6 +613,9 @@ int main(int argc, char **argv)
 			break;
 		case 'r':
 			rounds = atoi(optarg);
+			break;
+		case 't':
+			seconds = atoi(optarg);
 			break;
 		case 's':
 			skip = optarg;
@@ -497,6 +630,11 @@ int main(int argc, char **argv)
 	if (skip && !set(HVO_DEBUG "skip_hook", skip))
 		ksft_exit_fail_msg("no hook %s\n", skip);
 
+	if (seconds) {
+		ksft_set_plan(1);
+		ksft_test_result(test_churn(seconds), "hvo: churn\n");
+		ksft_finished();
+	}
 	for (i = 0; i < ARRAY_SIZE(cases); i++)
 		planned += !only || !strcmp(only, cases[i].name);
 	ksft_set_plan(planned);
