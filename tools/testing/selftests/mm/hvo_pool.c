@@ -557,7 +557,8 @@ static bool test_churn(int seconds)
 		resize(kb, rand_r(&seed) % (most + 1));
 		resized++;
 		if (!(rand_r(&seed) % 4))
-			set(HVO_PARAM "strategy", strategies[rand_r(&seed) % ARRAY_SIZE(strategies)]);
+			set(HVO_PARAM "strategy",
+			    strategies[rand_r(&seed) % ARRAY_SIZE(strategies)]);
 		if (!(rand_r(&seed) % 4)) {
 			snprintf(path, sizeof(path), HUGEPAGES, kb, "demote");
 			set(path, "1");

@@ -370,6 +370,21 @@ static inline long long migrc_faults(pid_t tid)
 	return minflt + majflt;
 }
 
+extern char __data_start[], _end[];
+
+/*
+ * Ends the sharing of variables with a child at once: a reader reads some of them, and
+ * while a write fault of another thread copies them it would fault, too.
+ */
+static inline void migrc_own_variables(void)
+{
+	size_t size = getpagesize();
+	uintptr_t p = (uintptr_t)__data_start & -size;
+
+	for (; p < (uintptr_t)_end; p += size)
+		__atomic_fetch_or((char *)p, 0, __ATOMIC_RELAXED);
+}
+
 /* Of a program that has a table of cases. */
 struct migrc_options {
 	const char *only;	/* --case */

@@ -608,7 +608,7 @@ static void *racer(void *arg)
 		if (LOAD(race.go) == round)
 			continue;
 		round = LOAD(race.go);
-		while (!(tlb_rs_kpageflags(LOAD(race.pfn)) & KPF_LOCKED) &&
+		while (!(tlb_rs_kpageflags(LOAD(race.pfn)) >> KPF_LOCKED & 1) &&
 		       LOAD(race.moved) != round)
 			;
 		end = tlb_rs_now_ns() + 50000 * (round % 4);

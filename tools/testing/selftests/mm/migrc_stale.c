@@ -389,19 +389,6 @@ static void end_move(__u64 round)
 	WAIT_FOR(!moving(round));
 }
 
-/*
- * Ends the sharing of variables with a child at once: R reads some of them, and while a
- * write fault of main's copies them R would fault, too.
- */
-static void own_variables(void)
-{
-	extern char __data_start[], _end[];
-	uintptr_t p = (uintptr_t)__data_start & -psize;
-
-	for (; p < (uintptr_t)_end; p += psize)
-		__atomic_fetch_or((char *)p, 0, __ATOMIC_RELAXED);
-}
-
 static pid_t start_child(void (*fn)(void))
 {
 	pid_t pid;
@@ -415,7 +402,7 @@ static pid_t start_child(void (*fn)(void))
 		fn();
 		_exit(0);
 	}
-	own_variables();
+	migrc_own_variables();
 	return pid;
 }
 
@@ -1471,7 +1458,8 @@ static const struct test tests[] = {
 	{ .name = "dontneed", .run = run_litmus, .rounds = 50, .inflight = true,
 	  .pages = NR_INFLIGHT, .prepare = prepare_fork_exit, .act = act_dontneed },
 	{ .name = "mremap", .run = run_litmus, .rounds = 50, .inflight = true,
-	  .pages = NR_INFLIGHT, .prepare = prepare_fork_exit, .act = act_mremap, .cleanup = cleanup_mremap },
+	  .pages = NR_INFLIGHT, .prepare = prepare_fork_exit, .act = act_mremap,
+	  .cleanup = cleanup_mremap },
 	{ .name = "force", .run = run_litmus, .rounds = 50,
 	  .prepare = prepare_protect, .act = act_store },
 	{ .name = "poke", .run = run_litmus, .rounds = 50,

@@ -329,7 +329,7 @@ static inline void tlb_rs_json_region(const char *region, const char *extra,
 #define PM_SWAP			0x4000000000000000ULL
 #define PM_PFN_MASK		0x007fffffffffffffULL
 
-#define KPF_LOCKED		(1ULL << 0)
+#define KPF_LOCKED		0
 #define KPF_DIRTY		4
 #define KPF_SWAPCACHE		13
 #define KPF_COMPOUND_HEAD	15
