@@ -4,7 +4,8 @@
 //!
 //! Such a change is break-before-make, and whoever uses an entry in between faults. A [`Window`]
 //! can be applied only with a [`PausedCpus`], and a [`PausedCpus`] exists only inside of the call
-//! that stops the other CPUs: they cannot be left stopped, and nothing is changed while they run.
+//! that stops the other CPUs: they cannot be left stopped, and nothing is broken while they run.
+//! The exception is [`Window::apply_live`], which breaks no entry.
 //!
 //! C header: [`include/linux/hvo.h`](srctree/include/linux/hvo.h)
 

@@ -257,8 +257,6 @@ static unsigned long small_size(void)
 	ksft_exit_skip("no size of HugeTLB pages with two pages of struct pages\n");
 }
 
-#define LOCK_MS		2000
-
 static bool test_deaf(void)
 {
 	unsigned long kb = small_size();
@@ -286,6 +284,8 @@ static bool test_deaf(void)
 	set_num(HVO_PARAM "ack_timeout_us", timeout);
 	return ok;
 }
+
+#define LOCK_MS		2000
 
 static void *take_lock(void *arg)
 {
