@@ -2,12 +2,7 @@
 
 //! The kernel's pure logic, compiled on the host from the kernel's own files.
 //!
-//! `tests/tlb_batch.rs`, `migrc_gen.rs`, `migrc_ledger.rs` and `migrc_eligibility.rs` check it
-//! under any sequence of operations, `tests/owed.rs` what the compiler has to refuse. The other
-//! tests check the rules by which the kernel uses it, in models: `ordering.rs` and `generation.rs`
-//! what other CPUs see, `lifetime.rs` who holds what, `migrc.rs` what a process may find in memory
-//! whose flushes were deferred. The barriers are checked against Arm's memory model by
-//! `litmus/run.py`.
+//! What checks it, and which lines that reaches, is in `README.md`.
 
 /// Stands where the kernel crate has `kernel::mm::tlb_batch`.
 #[path = "."]
@@ -44,4 +39,13 @@ pub mod migrc {
 pub mod hvo {
     #[path = "../../mm/hvo/plan.rs"]
     pub mod plan;
+}
+
+/// Naive models of them, for tests and for the targets in `fuzz/`.
+pub mod model {
+    pub mod generation;
+    pub mod ledger;
+    pub mod plan;
+    pub mod ranges;
+    pub mod readmostly;
 }

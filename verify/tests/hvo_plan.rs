@@ -3,7 +3,10 @@
 //! Windows, attempts and rests of HVO under any input.
 
 use proptest::prelude::*;
-use verify::hvo::plan::{next_window, rest_us, Attempts, Budget, Cost, Miss, Step, Window, Work};
+use verify::{
+    hvo::plan::{next_window, rest_us, Budget, Cost, Miss, Window, Work},
+    model::plan::{check_attempts, check_rest, check_windows},
+};
 
 fn works() -> impl Strategy<Value = Vec<(Work, bool)>> {
     prop::collection::vec(
@@ -21,48 +24,13 @@ fn budgets() -> impl Strategy<Value = Budget> {
     (0..5000u32, 0..100_000u64).prop_map(|(entries, ns)| Budget { entries, ns })
 }
 
-fn sum(runs: &[(Work, bool)]) -> Work {
-    runs.iter().fold(Work::NONE, |sum, run| sum.plus(run.0))
-}
-
-fn allows(budget: Budget, cost: Cost, work: Work) -> bool {
-    work.entries <= budget.entries && cost.of(work) <= budget.ns
-}
-
 proptest! {
-    /// All runs are in exactly one window, in their order, and each window keeps the budget
-    /// unless it is a single run.
     #[test]
     fn windows_cover_the_plan(runs in works(), budget in budgets(), ns in 1..10_000_000u64) {
         let cost = Cost::INITIAL.learn(Work { entries: 512, copies: 1 }, ns);
-        let mut at = 0;
 
-        while at < runs.len() {
-            let window = next_window(runs[at..].iter().copied(), cost, budget);
-            let taken = &runs[at..at + window.runs];
-
-            prop_assert!(window.runs > 0);
-            prop_assert_eq!(window.work, sum(taken));
-            prop_assert_eq!(window.whole, taken.last().unwrap().1);
-            prop_assert!(window.runs == 1 || allows(budget, cost, window.work));
-            // A unit is cut only if nothing else is in the window.
-            if !window.whole {
-                prop_assert!(taken.iter().all(|run| !run.1));
-            }
-            at += window.runs;
-        }
-    }
-
-    /// There is no room for one more unit.
-    #[test]
-    fn windows_are_full(runs in works(), budget in budgets()) {
-        let window = next_window(runs.iter().copied(), Cost::INITIAL, budget);
-
-        if window.whole && window.runs < runs.len() {
-            let rest = &runs[window.runs..];
-            let next = rest.iter().position(|run| run.1).unwrap() + 1;
-            prop_assert!(!allows(budget, Cost::INITIAL, window.work.plus(sum(&rest[..next]))));
-        }
+        check_windows(&runs, budget, Cost::INITIAL);
+        check_windows(&runs, budget, cost);
     }
 
     /// Whatever was measured, an estimate is positive and grows with the work.
@@ -71,10 +39,20 @@ proptest! {
         let cost = ns.iter().fold(Cost::INITIAL, |cost, ns| {
             cost.learn(Work { entries: 512, copies: 8 }, *ns)
         });
+        prop_assert_eq!(Cost::from_raw(cost.into_raw()), cost);
         let less = cost.of(Work { entries, copies: 1 });
         let more = cost.of(Work { entries: entries + 1000, copies: 1 });
 
         prop_assert!(less > 0 && more > less);
+    }
+
+    /// Even if time stands still.
+    #[test]
+    fn cost_is_never_nothing(pauses in 0..200usize, entries: u32) {
+        let work = Work { entries, copies: 0 };
+        let cost = (0..pauses).fold(Cost::INITIAL, |cost, _| cost.learn(work, 0));
+
+        prop_assert!(cost.into_raw() > 0);
     }
 
     /// Work that always takes the same time is soon expected to.
@@ -91,43 +69,25 @@ proptest! {
     #[test]
     fn attempts_end(misses in prop::collection::vec(0..3u8, 3000), retries in 0..20u32,
                     mandatory: bool) {
-        let mut attempts = Attempts::default();
-        let mut waited = 0;
-        let mut cancelled = 0;
-        let mut other = 0;
-        let mut end = None;
+        let kinds = [Miss::Cancelled, Miss::Hotplug, Miss::Locked];
+        let misses = misses.iter().map(|miss| kinds[*miss as usize]);
 
-        for miss in misses {
-            let miss = [Miss::Cancelled, Miss::Hotplug, Miss::Locked][miss as usize];
-            cancelled += u32::from(miss == Miss::Cancelled);
-            match attempts.after(miss, retries, mandatory) {
-                Step::Again(us) => waited += us,
-                Step::StopMachine => {
-                    other += u32::from(miss == Miss::Hotplug);
-                    prop_assert!(mandatory && (cancelled > retries || other > 0));
-                }
-                Step::GiveUp => {
-                    prop_assert!(!mandatory || miss != Miss::Cancelled);
-                    end = Some(());
-                    break;
-                }
-            }
-        }
-        prop_assert!(end.is_some());
-        prop_assert!(waited <= 1_200_000, "{waited} us");
+        prop_assert!(check_attempts(misses, retries, mandatory));
     }
 
     /// Stopped for no more than the percentage.
     #[test]
     fn rests(paused in 0..10_000_000u64, since in 0..100_000_000u64, percent in 1..=100u32) {
-        let us = rest_us(paused, since, percent);
-        let ran = since + us * 1_000 + 1_000;
-
-        prop_assert!(paused * (100 - u64::from(percent)) <= ran * u64::from(percent));
-        if paused * (100 - u64::from(percent)) <= since * u64::from(percent) {
-            prop_assert_eq!(us, 0);
-        }
+        check_rest(paused, since, percent);
     }
+}
+
+/// No percentage would be no progress, and all of it no rest.
+#[test]
+fn percentages_have_limits() {
+    assert_eq!(rest_us(1_000_000, 0, 0), rest_us(1_000_000, 0, 1));
+    assert_eq!(rest_us(1_000_000, 0, 100), 0);
+    assert_eq!(rest_us(1_000_000, 0, u32::MAX), 0);
 }
 
 #[test]

@@ -81,7 +81,9 @@ impl File {
     fn migrate(&self) {
         let mut folio = self.folio.lock().unwrap();
 
-        self.flag.store(true, Relaxed);
+        if !self.flag.load(Relaxed) {
+            self.flag.swap(true, Relaxed);
+        }
         fence(SeqCst);
         if self.writers.load(Relaxed) > 0 {
             return;

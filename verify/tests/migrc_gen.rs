@@ -18,32 +18,21 @@ use loom::{
 };
 use proptest::prelude::*;
 use std::mem::take;
-use verify::migrc::{
-    generation::Generation,
-    ledger::{Chain, Ledger, Mms, Unflushed},
+use verify::{
+    migrc::{
+        generation::Generation,
+        ledger::{Chain, Ledger, Mms, Unflushed},
+    },
+    model::generation::{word, Op, Run, FLUSHES},
 };
 
 // ---- The word.
 
-/// A word of which so much was deferred, and covered, since the machine was started.
-fn word(deferred: u64, covered: u64) -> Generation {
-    Generation::from_raw(deferred << 32 | (covered & u64::from(u32::MAX)))
-}
-
-#[derive(Clone, Debug)]
-enum Op {
-    Defer,
-    /// One of several flushes reads the word,
-    Begin(usize),
-    /// or has invalidated, and tries to replace it.
-    End(usize),
-}
-
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![
         3 => Just(Op::Defer),
-        2 => (0..3usize).prop_map(Op::Begin),
-        2 => (0..3usize).prop_map(Op::End),
+        2 => (0..FLUSHES).prop_map(Op::Begin),
+        2 => (0..FLUSHES).prop_map(Op::End),
     ];
     prop::collection::vec(op, 0..60)
 }
@@ -69,30 +58,9 @@ proptest! {
     /// covered, and a flush covers all that was deferred before it began.
     #[test]
     fn halves_count(start in number(), ops in ops()) {
-        let (mut deferred, mut covered) = (start, start);
-        let mut raw = word(start, start).into_raw();
-        let mut seen = [None; 3];
+        let mut run = Run::new(start);
 
-        for op in &ops {
-            match *op {
-                Op::Defer => {
-                    deferred += 1;
-                    raw = raw.wrapping_add(Generation::DEFERRAL);
-                }
-                Op::Begin(flush) => seen[flush] = Some((Generation::from_raw(raw), deferred)),
-                Op::End(flush) => {
-                    if let Some((word, began)) = seen[flush].take() {
-                        let after = word.cover(Generation::from_raw(raw));
-
-                        prop_assert_eq!(after.is_some(), began > covered);
-                        raw = after.map_or(raw, Generation::into_raw);
-                        covered = began.max(covered);
-                    }
-                }
-            }
-            prop_assert_eq!(raw, word(deferred, covered).into_raw());
-            prop_assert_eq!(Generation::from_raw(raw).is_pending(), deferred != covered);
-        }
+        ops.iter().for_each(|op| run.step(op));
     }
 
     /// A flush leaves the number of deferrals alone, and what came in between pending, for any

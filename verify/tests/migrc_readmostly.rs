@@ -3,69 +3,10 @@
 //! When pages that are not written to lose write permission, and when that ends.
 
 use proptest::prelude::*;
-use verify::migrc::readmostly::Credit;
-
-/// An address space: its credit, and what has happened in it.
-#[derive(Default)]
-struct Mm {
-    word: i64,
-    protected: i64,
-    spared: i64,
-    hits: i64,
-    misses: i64,
-}
-
-impl Mm {
-    fn offer(&mut self) -> bool {
-        let (protect, credit) = Credit::from_raw(self.word).offer();
-
-        self.word = credit.into_raw();
-        if protect {
-            self.protected += 1;
-        } else {
-            self.spared += 1;
-        }
-        protect
-    }
-
-    fn hit(&mut self) {
-        self.word = Credit::from_raw(self.word).hit().into_raw();
-        self.hits += 1;
-    }
-
-    fn miss(&mut self) {
-        self.word = Credit::from_raw(self.word).miss().into_raw();
-        self.misses += 1;
-    }
-
-    /// Moves every page once, after those that `written` names were written to. A page is dirty,
-    /// clean, or protected.
-    fn pass(&mut self, pages: &mut [Page], mut written: impl FnMut(usize) -> bool) {
-        for (n, page) in pages.iter_mut().enumerate() {
-            if written(n) {
-                if *page == Page::Protected {
-                    self.miss();
-                }
-                *page = Page::Dirty;
-            }
-        }
-        for page in pages {
-            match page {
-                Page::Dirty => *page = Page::Clean,
-                Page::Clean if self.offer() => *page = Page::Protected,
-                Page::Clean => {}
-                Page::Protected => self.hit(),
-            }
-        }
-    }
-}
-
-#[derive(Clone, Copy, Eq, PartialEq)]
-enum Page {
-    Dirty,
-    Clean,
-    Protected,
-}
+use verify::{
+    migrc::readmostly::Credit,
+    model::readmostly::{Mm, Page},
+};
 
 #[test]
 fn what_nobody_writes_to_is_deferred_from_the_third_move_on() {
@@ -149,12 +90,19 @@ proptest! {
                     _ => mm.miss(),
                 }
             }
-            prop_assert!(mm.protected <= Credit::START + mm.hits + mm.spared / Credit::PAGE + 1);
-            prop_assert!(mm.word >= (Credit::START - Credit::MOST) * Credit::PAGE);
-            prop_assert!(mm.word <= (Credit::START + Credit::DEBT) * Credit::PAGE);
+            mm.check();
         }
         prop_assert!((0..=Credit::DEBT * Credit::PAGE + 1).any(|_| mm.offer()));
     }
+}
+
+proptest! {
+    // Each takes a million steps.
+    #![proptest_config(ProptestConfig {
+        cases: 16,
+        failure_persistence: None,
+        ..Default::default()
+    })]
 
     /// What has been saved is not more than it says, whatever was deferred.
     #[test]
