@@ -58,6 +58,7 @@ enum migrc_hook {
 	MIGRC_HOOK_REUSE,	/* a write fault makes the page writable */
 	MIGRC_HOOK_SWAPIN,	/* a page from swap is mapped writable */
 	MIGRC_HOOK_FORCE,	/* somebody writes to read-only memory */
+	MIGRC_HOOK_WRAP,	/* so many deferrals that more would look like none */
 	NR_MIGRC_FLUSH_HOOKS,
 	MIGRC_HOOK_WRITABLE = NR_MIGRC_FLUSH_HOOKS,	/* E1 */
 	MIGRC_HOOK_PENDING,	/* E2 */

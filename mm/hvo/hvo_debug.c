@@ -19,6 +19,7 @@
 #define pr_fmt(fmt)	"hvo: " fmt
 
 #include <linux/bitmap.h>
+#include <linux/cpufeature.h>
 #include <linux/debugfs.h>
 #include <linux/delay.h>
 #include <linux/hugetlb.h>
@@ -31,8 +32,6 @@
 #include <linux/pagewalk.h>
 #include <linux/seq_file.h>
 #include <linux/smp.h>
-
-#include <asm/cpufeature.h>
 
 #include "../hugetlb_vmemmap.h"
 #include "../tlb_batch/skip_hook.h"
@@ -283,20 +282,25 @@ static int race_set(void *data, u64 ms)
 {
 	/* From where those of a pool come from. */
 	struct page *block = alloc_pages(GFP_HIGHUSER_MOVABLE, MAX_PAGE_ORDER);
+	const unsigned int order = MAX_PAGE_ORDER - 2;
 	struct page *page;
-	int count;
+	int count, i;
 
 	if (!block)
 		return -ENOMEM;
 	/* Neither the first of a folio, nor in the page with the first ones. */
-	page = block + PTRS_PER_PTE / 2;
+	page = block + PTRS_PER_PTE / 2 + 1;
 	race_pfn = page_to_pfn(page);
 	set_page_count(page, 1);
 
 	preempt_disable();
 	count = page_ref_count(page);
 	set_page_count(page, 0);
-	__free_pages(block, MAX_PAGE_ORDER);
+	/* In parts: a free block of the size of a huge page would stay with this CPU. */
+	for (i = 0; i < 4; i++) {
+		set_page_count(block + (i << order), 1);
+		__free_pages(block + (i << order), order);
+	}
 	mdelay(min(ms, MSEC_PER_SEC));
 	if (atomic_cmpxchg(&page->_refcount, count, count + 1) == count)
 		pr_err("a page that was freed got a reference\n");
@@ -307,10 +311,13 @@ DEFINE_DEBUGFS_ATTRIBUTE(race_fops, NULL, race_set, "%llu\n");
 
 static DEFINE_RWLOCK(lock);
 
+/* Nobody can interrupt it. */
+#define LOCK_MAX_MS	(60 * MSEC_PER_SEC)
+
 /* For @ms, with interrupts: a pause stops this CPU while it holds the lock. */
 static int read_lock_set(void *data, u64 ms)
 {
-	unsigned long end = jiffies + msecs_to_jiffies(ms);
+	unsigned long end = jiffies + msecs_to_jiffies(min(ms, LOCK_MAX_MS));
 
 	while (time_before(jiffies, end)) {
 		read_lock(&lock);
@@ -325,7 +332,7 @@ DEFINE_DEBUGFS_ATTRIBUTE(read_lock_fops, NULL, read_lock_set, "%llu\n");
 /* Without interrupts: this CPU cannot answer before the other one goes on. */
 static int write_lock_set(void *data, u64 ms)
 {
-	unsigned long end = jiffies + msecs_to_jiffies(ms);
+	unsigned long end = jiffies + msecs_to_jiffies(min(ms, LOCK_MAX_MS));
 
 	while (time_before(jiffies, end)) {
 		write_lock_irq(&lock);

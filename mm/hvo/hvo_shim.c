@@ -5,6 +5,7 @@
  */
 #define pr_fmt(fmt)	"hvo: " fmt
 
+#include <linux/cpufeature.h>
 #include <linux/debugfs.h>
 #include <linux/hvo.h>
 #include <linux/log2.h>
@@ -17,7 +18,6 @@
 #include <linux/sysfs.h>
 #include <linux/vmstat.h>
 
-#include <asm/cpufeature.h>
 #include <asm/virt.h>
 
 #define CREATE_TRACE_POINTS
@@ -61,12 +61,37 @@ static unsigned int max_ptes = 4096;
 module_param(max_ptes, uint, 0644);
 static unsigned int pause_budget_us = 40;
 module_param(pause_budget_us, uint, 0644);
+
+/* Who waits for the other CPUs has interrupts masked, and may be the only one that runs. */
+#define MAX_ACK_TIMEOUT_US	USEC_PER_SEC
+#define MAX_RETRIES		1000
+
+static int ack_timeout_set(const char *val, const struct kernel_param *kp)
+{
+	return param_set_uint_minmax(val, kp, 0, MAX_ACK_TIMEOUT_US);
+}
+
+static const struct kernel_param_ops ack_timeout_ops = {
+	.set = ack_timeout_set,
+	.get = param_get_uint,
+};
+
+static int retries_set(const char *val, const struct kernel_param *kp)
+{
+	return param_set_uint_minmax(val, kp, 0, MAX_RETRIES);
+}
+
+static const struct kernel_param_ops retries_ops = {
+	.set = retries_set,
+	.get = param_get_uint,
+};
+
 /* How long to wait for the other CPUs; 0: what suits the machine. */
 static unsigned int ack_timeout_us;
-module_param(ack_timeout_us, uint, 0644);
+module_param_cb(ack_timeout_us, &ack_timeout_ops, &ack_timeout_us, 0644);
 /* How often to try, and what share of the time others may be stopped for. */
 static unsigned int retries = 8;
-module_param(retries, uint, 0644);
+module_param_cb(retries, &retries_ops, &retries, 0644);
 static unsigned int duty_pct = 10;
 module_param(duty_pct, uint, 0644);
 

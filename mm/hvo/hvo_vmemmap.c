@@ -311,7 +311,7 @@ static int collect_pmd(pmd_t *pmd, unsigned long addr, unsigned long next,
 
 	pte = pte_offset_kernel(pmd, addr);
 	if (addr == c->start && PageVmemmapSelfHosted(pte_page(ptep_get(pte))))
-		return -ENOTSUPP;
+		return -EOPNOTSUPP;
 
 	run.entries = (u64 *)pte;
 	switch (c->b->reason) {
@@ -538,7 +538,7 @@ static int split_pmd_entry(pmd_t *pmd, unsigned long addr, unsigned long next,
 		return 0;
 	block = pmd_page(pmdp_get(pmd));
 	if (addr == s->start && PageVmemmapSelfHosted(block + pte_index(addr)))
-		return -ENOTSUPP;
+		return -EOPNOTSUPP;
 	/* Committed without the lock, which is held here. */
 	if (s->nr == (hvo_batches() ? BATCH_BLOCKS : 1))
 		return -ENOSPC;

@@ -5,8 +5,8 @@
 //! One word per address space, so that it can be read and changed without a lock: the number of
 //! deferrals in the upper half, and how many of them are covered in the lower. A deferral adds to
 //! the upper half alone, whose carry is lost, so the halves do not disturb each other. They are
-//! equal again after 2^32 deferrals without a flush; the limit on deferred pages flushes long
-//! before that.
+//! equal again after 2^32 deferrals without a flush; C flushes long before that, and not only when
+//! a ledger is full: migrations that are undone count, too.
 
 /// The word as it was at one time; `migrc_mm.generation` in C.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

@@ -40,6 +40,8 @@ DEFINE_STATIC_KEY_FALSE(migrc_readmostly_key);
 #define AGE_BUCKETS	16
 /* Of a page: what a drain has to look at is bounded by this, not by who maps a library. */
 #define MAX_MAPPINGS	1024
+/* Deferrals in an mm that nothing has flushed: far from 2^32, which would look like none. */
+#define MAX_PENDING	BIT(30)
 
 static DEFINE_PER_CPU(unsigned long[NR_MIGRC_FACTS], migrc_denied);
 static DEFINE_PER_CPU(unsigned long, migrc_protected);
@@ -211,7 +213,10 @@ static u32 migrc_walk_delay_us;
 /* For tests of what happens between the look at a file and the end of the walk. */
 static void migrc_walk_delay(void)
 {
-	udelay(min(READ_ONCE(migrc_walk_delay_us), 1000));
+	u32 us = min_t(u32, READ_ONCE(migrc_walk_delay_us), 20 * USEC_PER_MSEC);
+
+	mdelay(us / USEC_PER_MSEC);
+	udelay(us % USEC_PER_MSEC);
 }
 #else
 static inline void migrc_walk_delay(void)
@@ -255,6 +260,19 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 	return false;
 }
 
+/*
+ * A migration that is undone brings nothing into a ledger, so that no drain need follow: who can
+ * undo migrations could count up for as long as it takes.
+ */
+static void flush_before_wrap(struct migrc_mm *mm)
+{
+	u64 gen = atomic64_read(&mm->generation);
+
+	if (unlikely(upper_32_bits(gen) - lower_32_bits(gen) >= MAX_PENDING) &&
+	    !migrc_skip(MIGRC_HOOK_WRAP))
+		migrc_flush_mm_slow(mm, gen, MIGRC_HOOK_WRAP);
+}
+
 bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 		      unsigned int nr, pte_t pte, bool block)
 {
@@ -288,6 +306,7 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 		return false;
 	}
 
+	flush_before_wrap(&mm->migrc);
 	/* Who sees the deferral must not flush before it can see the clear. */
 	arch_migrc_order();
 	atomic64_add(MIGRC_DEFERRAL, &mm->migrc.generation);
@@ -692,6 +711,7 @@ static const char * const migrc_hook_names[NR_MIGRC_HOOKS] = {
 	[MIGRC_HOOK_REUSE]	= "reuse",
 	[MIGRC_HOOK_SWAPIN]	= "swapin",
 	[MIGRC_HOOK_FORCE]	= "force",
+	[MIGRC_HOOK_WRAP]	= "wrap",
 	[MIGRC_HOOK_WRITABLE]	= "writable",
 	[MIGRC_HOOK_PENDING]	= "pending",
 	[MIGRC_HOOK_FORK]	= "fork",
@@ -758,9 +778,51 @@ static const struct skip_hooks migrc_hooks = {
 	.skipped	= &migrc_skipped,
 };
 
+/* Deferrals in the address space of who reads, and how many of them a flush has covered. */
+static int generation_show(struct seq_file *m, void *unused)
+{
+	u64 gen = current->mm ? atomic64_read(&current->mm->migrc.generation) : 0;
+
+	seq_printf(m, "%u %u\n", upper_32_bits(gen), lower_32_bits(gen));
+	return 0;
+}
+
+static int generation_open(struct inode *inode, struct file *file)
+{
+	return single_open(file, generation_show, NULL);
+}
+
+/* As many more, as if of migrations that were undone. */
+static ssize_t generation_write(struct file *file, const char __user *ubuf, size_t count,
+				loff_t *ppos)
+{
+	struct migrc_mm *mm = current->mm ? &current->mm->migrc : NULL;
+	u32 more;
+	int ret;
+
+	if (!mm)
+		return -EINVAL;
+	ret = kstrtou32_from_user(ubuf, count, 0, &more);
+	if (ret)
+		return ret;
+	if (!READ_ONCE(mm->registered))
+		migrc_register(mm);
+	atomic64_add((u64)more << 32, &mm->generation);
+	return count;
+}
+
+static const struct file_operations generation_fops = {
+	.open		= generation_open,
+	.read		= seq_read,
+	.write		= generation_write,
+	.llseek		= seq_lseek,
+	.release	= single_release,
+};
+
 static void __init fault_injection_init(struct dentry *dir)
 {
 	skip_hook_create(dir, &migrc_hooks);
+	debugfs_create_file("generation", 0600, dir, NULL, &generation_fops);
 	debugfs_create_u32("walk_delay_us", 0600, dir, &migrc_walk_delay_us);
 }
 #else

@@ -55,11 +55,12 @@
 #include "migrc.h"
 
 #define NR_PAGES	64
-#define NR_CHILDREN	64
+#define NR_CHILDREN	2	/* more make each drain slower, which has to end meanwhile */
 #define NR_OTHERS	1024
 #define MAX_MAPPINGS	1024	/* mm/migrc/migrc_shim.c has the same */
 #define AGE_MS		60000	/* nothing is flushed for its age */
 #define MAX_PAGES	8192
+#define WALK_US		10000	/* a host that is busy runs no other CPU for some milliseconds */
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ	22
@@ -611,7 +612,7 @@ static void *racer(void *arg)
 		while (!(tlb_rs_kpageflags(LOAD(race.pfn)) >> KPF_LOCKED & 1) &&
 		       LOAD(race.moved) != round)
 			;
-		end = tlb_rs_now_ns() + 50000 * (round % 4);
+		end = tlb_rs_now_ns() + WALK_US * 50ULL * (round % 4);
 		while (tlb_rs_now_ns() < end)
 			;
 		fd = must_open(path, O_WRONLY);
@@ -675,7 +676,7 @@ static long run_race(long rounds, const struct migrc_options *o)
 	migrc_set_init(&only_p, base + len - psize, 1);
 	start_children();
 	/* Without it, a few us of what a move takes are the ones to hit. */
-	tlb_rs_delay(MIGRC_WALK_DELAY, 1000);
+	tlb_rs_delay(MIGRC_WALK_DELAY, WALK_US);
 	/* The walk visits the youngest mapping last. */
 	map_file();
 	if (pthread_create(&r, NULL, race_reader, NULL) || pthread_create(&w, NULL, racer, NULL))
