@@ -4,27 +4,31 @@
 
 usage: kernel.py build --arch A --variant V [--kver K] [--kdir DIR]
        kernel.py build --arch A --variant stock-objects|off-objects --objects OBJECT...
+       kernel.py deb --arch A [--config FILE...] [--only-configure] [--kver K] [--kdir DIR]
        kernel.py source|tree|edit|refresh [--kver K] [--kdir DIR] [--patch NAME]
        kernel.py apply|unapply --kdir DIR
-       kernel.py series --out DIR [--kver K]
+       kernel.py series --out DIR [--kver K] [--kdir DIR]
 """
 
 import argparse
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
 import overlay
+import series
 import source
 import toolchain
 from common import (BUILD, ROOT, Fail, Progress, dotted, lock, logged, main, need_space, say, sha256)
 
 IMAGES = {"arm64": "arch/arm64/boot/Image", "x86_64": "arch/x86/boot/bzImage"}
-VARIANTS = ("stock", "release", "checked", "debug", "fs", "bench", "16k", "64k")
-# arm64 page sizes other than 4 KiB; otherwise as release.
+# Further fragments on top of the checked image; arm64 has pages of more than 4 KiB, x86_64 can do without SMP.
 PAGE_SIZES = ("16k", "64k")
+ON_CHECKED = ("debug", "fs", "hardened", "kcsan", "rt", "nonuma", "nothp", "up", *PAGE_SIZES)
+VARIANTS = ("stock", "release", "checked", "bench", *ON_CHECKED)
 # Single objects of the stock and of the patched tree, every option of ours off: must be the same code.
 # Without Rust, which takes most of the time that a single object needs.
 OBJECT_VARIANTS = ("stock-objects", "off-objects")
@@ -32,11 +36,14 @@ OBJECT_OPTIONS = "# CONFIG_RUST is not set\n# CONFIG_SAMPLES_RUST is not set\n"
 # Options of a fragment that may stay off: (version, architecture, option), "*" for any. Say why.
 MAY_BE_OFF = {
     *(("*", "x86_64", f"CONFIG_ARM64_{o}") for o in ("HW_AFDBM", "MTE", "TAGGED_ADDR_ABI")),    # of arm64
+    # Not there unless modules are signed, or the distribution has certificates.
+    *(("*", "*", f"CONFIG_SYSTEM_{o}_KEYS") for o in ("TRUSTED", "REVOCATION")),
 }
 # What the caller's make or shell may hold and a kernel build must not see.
 PRIVATE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "ARCH", "VARIANT", "KVER", "KDIR", "PATCH", "OUT",
            "CROSS_COMPILE", "KBUILD_OUTPUT", "O", "V", "C", "M", "W", "LLVM", "CC", "LD", "RUSTC", "BINDGEN",
-           "INITRD", "CPU", "SMP", "MEM", "DISK", "APPEND", "METER", "ORACLE", "TIMEOUT", "INSTALL", "SRCARCH")
+           "CONFIG", "INITRD", "CPU", "SMP", "MEM", "DISK", "APPEND", "METER", "ORACLE", "TIMEOUT", "INSTALL",
+           "SRCARCH")
 
 
 # ---- trees
@@ -143,10 +150,10 @@ def patched_tree(name, base, ident):
 
 def fragments(arch, variant):
     names = ["common", arch] + (["release"] if variant in VARIANTS and variant != "stock" else [])
-    if arch == "arm64" and variant in ("checked", "debug", "fs", "bench", *PAGE_SIZES):
+    if arch == "arm64" and variant in ("checked", "bench", *ON_CHECKED):
         names += ["hvo"] + (["hvo-debug"] if variant != "bench" else [])
-    names += ["checked"] if variant in ("debug", "fs", *PAGE_SIZES) else []
-    names += [variant] if variant in ("checked", "debug", "fs", "bench", *PAGE_SIZES) else []
+    names += ["checked"] if variant in ON_CHECKED else []
+    names += [variant] if variant in ("checked", "bench", *ON_CHECKED) else []
     files = [ROOT / "config" / f"{n}.fragment" for n in names]
     return [f for f in files if f.exists() or f.stem in ("common", arch)]
 
@@ -160,19 +167,21 @@ def options(text):
     return found
 
 
-def configure(make, env, src, out, arch, frags, kver):
-    """.config from tinyconfig and the fragments; unchanged content keeps its time."""
+def configure(make, env, src, out, arch, frags, kver, base="tinyconfig"):
+    """.config from a target of make, or a file, and the fragments; unchanged content keeps its time."""
     kconfigs = [f for k, f in overlay.overlay_files().items() if Path(k).name.startswith("Kconfig")]
     kconfigs += [f for f in (src / overlay.STATE / "patches").glob("*") if "Kconfig" in f.read_text(errors="replace")]
     stamp = out / ".config.inputs"
-    key = "\n".join([*make, str(src), *sorted(f"{f.name} {sha256(f)}" for f in frags + kconfigs)])
+    key = "\n".join([*make, str(src), *sorted(f"{f.name} {sha256(f)}" for f in frags + kconfigs),
+                     str(base) + (sha256(base) if isinstance(base, Path) else "")])
     config = out / ".config"
     if config.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == key:
         return
     stamp.unlink(missing_ok=True)
     old = (config.read_bytes(), config.stat()) if config.exists() else None
     log = out / "config.log"
-    script = ('set -eu\n"$@" tinyconfig\n'
+    first = f'cp "{base}" "{config}"' if isinstance(base, Path) else f'"$@" {base}'
+    script = (f'set -eu\n{first}\n'
               f'"{src}/scripts/kconfig/merge_config.sh" -m -O "{out}" "{config}" ' +
               " ".join(f'"{f}"' for f in frags) + '\n"$@" olddefconfig\n')
     logged(["bash", "-c", script, "-", *make], log, f"configuring {out.name}", env=env)
@@ -196,6 +205,10 @@ def configure(make, env, src, out, arch, frags, kver):
 
 # ---- commands
 
+OBJECT = re.compile(r"  (?:CC|AS|RUSTC|RUSTDOC|LD|AR|HOSTCC|BINDGEN|EXPORTS|GEN|HOSTRUSTC|OBJCOPY|VDSO\w*) "
+                    r"(?:\[M\])? *(\S+)")
+
+
 def build(a):
     if a.arch not in IMAGES:
         raise Fail(f"ARCH={a.arch}: one of {', '.join(IMAGES)}")
@@ -203,6 +216,8 @@ def build(a):
         raise Fail(f"VARIANT={a.variant}: one of {', '.join(VARIANTS)}")
     if a.variant in PAGE_SIZES and a.arch != "arm64":
         raise Fail(f"VARIANT={a.variant}: {a.arch} has pages of 4 KiB only")
+    if a.variant == "up" and a.arch != "x86_64":
+        raise Fail(f"VARIANT={a.variant}: {a.arch} has no kernel without SMP")
     variables, extra = toolchain.kernel_tools()
     name, base, ident = base_tree(a.kver, a.kdir)
     src = base if a.variant in ("stock", "stock-objects") else patched_tree(name, base, ident).path
@@ -226,14 +241,74 @@ def build(a):
         targets = a.objects
     jobs = f"-j{len(os.sched_getaffinity(0))}"
     logged([*make, jobs, *targets], out / "build.log", f"building {name}/{out.name}",
-           re.compile(r"  (?:CC|AS|RUSTC|RUSTDOC|LD|AR|HOSTCC|BINDGEN|EXPORTS|GEN|HOSTRUSTC|OBJCOPY|VDSO\w*) (?:\[M\])? *(\S+)"),
-           env=env)
+           OBJECT, env=env)
     if a.objects:
         return 0
     link = out / Path(IMAGES[a.arch]).name
     if not link.is_symlink():
         link.symlink_to(IMAGES[a.arch])
     print(os.path.relpath(link))
+    return 0
+
+
+HOST_ARCH = {"aarch64": "arm64"}
+
+
+def deb_config(a):
+    """What the configuration of a package begins with, and further fragments: CONFIG=, or the running kernel's."""
+    if a.config:
+        if a.config[0].endswith("defconfig"):
+            base = a.config[0]
+        else:
+            base = Path(a.config[0]).resolve()
+        files = [Path(f).resolve() for f in a.config[1:]]
+        for f in [*files, *([base] if isinstance(base, Path) else [])]:
+            if not f.is_file():
+                raise Fail(f"CONFIG={f}: no such file")
+        return base, files
+    name = Path("/boot") / f"config-{os.uname().release}"
+    if HOST_ARCH.get(os.uname().machine, os.uname().machine) != a.arch:
+        raise Fail(f"name the configuration of an {a.arch} machine: copy its /boot/config-* and make deb ARCH={a.arch} "
+                   "CONFIG=file, or CONFIG=defconfig for that of the kernel tree")
+    if not name.is_file():
+        raise Fail(f"no {name} here: name a configuration, make deb CONFIG=file (/boot/config-* of a machine, or "
+                   "zcat /proc/config.gz > file), or CONFIG=defconfig for that of the kernel tree")
+    return name, []
+
+
+def deb(a):
+    """linux-image and linux-headers packages, by the tree's own bindeb-pkg."""
+    if a.arch not in IMAGES:
+        raise Fail(f"ARCH={a.arch}: one of {', '.join(IMAGES)}")
+    start, more = deb_config(a)
+    toolchain.need(["deb"])
+    variables, extra = toolchain.kernel_tools()
+    name, base, ident = base_tree(a.kver, a.kdir)
+    src = patched_tree(name, base, ident).path
+    # dpkg-buildpackage leaves the packages beside the directory in which it builds.
+    out = BUILD / name / f"{a.arch}-deb" / "build"
+    out.mkdir(parents=True, exist_ok=True)
+    env = {k: v for k, v in os.environ.items() if k not in PRIVATE} | extra | {"LC_ALL": "C"}
+    make = ["make", "-C", str(src), f"O={out}", f"ARCH={a.arch}", *variables]
+    configure(make, env, src, out, a.arch, [ROOT / "config" / f"{f}.fragment" for f in ("deb", "release")] + more, name,
+              start)
+    # What the packages need was looked for above; dpkg would look for packages of the other architecture, too.
+    command = [*make, f"-j{len(os.sched_getaffinity(0))}", "bindeb-pkg", "DPKG_FLAGS=--no-check-builddeps"]
+    if a.only_configure:
+        say(f"{out / '.config'}: from {start}; change it with: {shlex.join([*make, 'menuconfig'])}")
+        print(shlex.join(["env", *(f"{k}={v}" for k, v in sorted(extra.items())), *command]))
+        return 0
+    if not (out / "vmlinux").exists():
+        need_space(out, 15, "the kernel of a distribution")
+    logged(command, out.parent / "build.log", f"building packages in {name}/{out.parent.name}", OBJECT, env=env)
+    debs = sorted(out.parent.glob("*.deb"), key=lambda f: f.stat().st_mtime)
+    newest = [f for f in debs if f.stat().st_mtime >= (out / ".config").stat().st_mtime]
+    for f in newest:
+        print(os.path.relpath(f))
+    image = next((f for f in reversed(newest) if f.name.startswith("linux-image-") and "-dbg_" not in f.name), None)
+    if image:
+        say(f"on the machine: sudo apt-get install ./{image.name}\n"
+            f"  take it off: sudo apt-get remove {image.name.split('_')[0]}")
     return 0
 
 
@@ -253,13 +328,16 @@ def need_kdir(a):
 
 def cli():
     p = argparse.ArgumentParser(usage=__doc__)
-    p.add_argument("command", choices=("build", "source", "tree", "edit", "refresh", "apply", "unapply", "series"))
+    p.add_argument("command", choices=("build", "deb", "source", "tree", "edit", "refresh", "apply", "unapply",
+                                       "series"))
     p.add_argument("--arch", default="arm64")
     p.add_argument("--variant", default="release")
     p.add_argument("--kver", default="auto", choices=("auto", *source.KVERS))
     p.add_argument("--kdir")
     p.add_argument("--patch")
     p.add_argument("--out")
+    p.add_argument("--config", nargs="+")
+    p.add_argument("--only-configure", action="store_true")
     p.add_argument("--objects", nargs="+")
     a = p.parse_args()
     if a.command in ("apply", "unapply", "edit", "refresh", "tree") and not shutil.which("quilt"):
@@ -269,13 +347,12 @@ def cli():
     if a.command == "series":
         if not a.out:
             raise Fail("name a directory for the patches: make series OUT=dir")
-        kver = source.KVERS[0] if a.kver == "auto" else a.kver
-        return overlay.series(a.out, tuple(map(int, kver.split("."))))
+        return series.series(a.out, a.kdir or source.linux(a.kver)[1])
     if a.kdir:
         stock_kdir(a.kdir)	# before waiting for anything
     with lock(BUILD / "lock", "kernel build"):
-        if a.command == "build":
-            return build(a)
+        if a.command in ("build", "deb"):
+            return build(a) if a.command == "build" else deb(a)
         if a.command == "source":
             print(base_tree(a.kver, a.kdir)[1])
             return 0

@@ -18,9 +18,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from common import ROOT, Fail, dotted, output, say, sha256
+from common import ROOT, Fail, dotted, say, sha256
+from source import KVERS
 
 STATE = ".tlb-rs"
+BASE = "7.3"	# patches/ is for this one; others have a directory of their own in it
 DIRS = ("Documentation", "arch", "drivers", "fs", "include", "kernel", "lib", "mm", "rust", "samples",
         "tools/testing")
 # Repository path -> kernel path, where they differ.
@@ -76,6 +78,15 @@ def patch_files(ver, root=ROOT):
         if not f.exists():
             raise Fail(f"{series} lists {n}, but there is no such file beside it")
     return files
+
+
+def stock_files(ver, root=ROOT):
+    """Names of the files of a kernel tree that the series changes, and of those that tell what the tree is."""
+    names = {"Makefile", "mm/Kconfig", "rust/kernel/lib.rs"}
+    for _, p in patch_files(ver, root):
+        text = p.read_text(encoding="utf-8", errors="replace")
+        names |= set(re.findall(r"^(?:---|\+\+\+) [^/\s]+/(\S+)", text, re.M))
+    return sorted(names)
 
 
 class Tree:
@@ -135,7 +146,6 @@ class Tree:
 
     def restore_originals(self):
         """After an interruption: the first backup of each file is what it was before the series."""
-        say(f"an interrupted change of {self.path}: starting the series again")
         order = (self.patches / "series").read_text(encoding="utf-8").split()
         dirs = [self.state / "pc" / n for n in order if (self.state / "pc" / n).is_dir()]
         seen = set()
@@ -145,10 +155,10 @@ class Tree:
                 if name in seen:
                     continue
                 seen.add(name)
-                if b.stat().st_size:
+                # Not written in place: the tree may be a copy made of hard links.
+                (self.path / name).unlink(missing_ok=True)
+                if b.stat().st_size:	# else quilt's mark of a file that did not exist
                     shutil.copy2(b, self.path / name)
-                else:	# quilt's mark of a file that did not exist
-                    (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(self.state / "pc")
 
     def sync_patches(self):
@@ -156,6 +166,7 @@ class Tree:
         busy = self.state / "busy"
         if busy.exists():
             if (self.state / "pc").exists():
+                say(f"an interrupted change of {self.path}: starting the series again")
                 self.restore_originals()
             busy.unlink()
         if (editing := self.state / "editing").exists():
@@ -294,16 +305,20 @@ class Tree:
             self.remove(f)
         shutil.rmtree(self.state, ignore_errors=True)
 
+    def take_back(self):
+        """Of a tree that was stock: whatever a change that did not come to its end has done."""
+        if (self.state / "pc").exists():
+            self.restore_originals()
+        for f in self.manifest():
+            self.remove(f)
+        shutil.rmtree(self.state, ignore_errors=True)
+
 
 def scratch(tree, ver, root=ROOT):
     """Try the series on copies of just the files that it touches: the tree itself is not changed."""
-    patches = patch_files(ver, root)
     with tempfile.TemporaryDirectory(prefix="tlb-rs-") as d:
         t = Path(d, "tree")
-        names = {"Makefile", "mm/Kconfig", "rust/kernel/lib.rs"}
-        for _, p in patches:
-            names |= set(re.findall(r"^(?:---|\+\+\+) [^/\s]+/(\S+)", p.read_text(encoding="utf-8", errors="replace"), re.M))
-        for n in names:
+        for n in stock_files(ver, root):
             if (tree / n).is_file():
                 (t / n).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(tree / n, t / n)
@@ -313,27 +328,56 @@ def scratch(tree, ver, root=ROOT):
             trial.say = lambda text: None
             trial.sync_patches()
         except Fail as e:
-            raise Fail(str(e).replace(str(t), str(tree)) + f"\n  {tree} was not changed") from None
+            text = str(e).replace(str(t), str(tree))
+            if not supported(ver, root):
+                # Whoever has another kernel needs another series, and not to be told about hunks.
+                text = f"{tree} is Linux {dotted(ver)}: there is no series for {dotted(ver[:2])}, and that for " \
+                       f"{BASE} does not apply\n  " + text.splitlines()[0]
+            raise Fail(text + f"\n  {tree} was not changed") from None
+
+
+def supported(ver, root=ROOT):
+    return dotted(ver[:2]) == BASE or (root / "patches" / dotted(ver[:2])).is_dir()
 
 
 def apply(kdir, root=ROOT):
+    """All of it or nothing, after a trial on copies."""
     kdir = Path(kdir).resolve()
     ver = tree_version(kdir)
     how = is_patched(kdir)
     if how and how != "make apply":
         raise Fail(f"{kdir} already carries tlb-rs, by {how}: nothing to do, and 'make unapply' cannot undo it")
+    if not os.access(kdir, os.W_OK):
+        raise Fail(f"{kdir} cannot be written to\n  copy it; or leave it as it is, and build a copy: "
+                   f"make kernel KDIR={kdir}")
     tree = Tree(kdir, root)
-    fresh = not how
     tree.refuse_conflicts()
+    fresh = not how
+    before = (tree.applied(), tree.manifest())
     if fresh:
+        if not supported(ver, root):
+            say(f"note: Linux {dotted(ver)} is untested; {BASE} is supported")
         scratch(kdir, ver, root)
-    say_before = (tree.applied(), tree.manifest())
-    tree.sync()
-    if (tree.applied(), tree.manifest()) == say_before and not fresh:
+    try:
+        tree.sync()
+    except BaseException:
+        if fresh:
+            tree.take_back()
+            say(f"{kdir} is as it was")
+        raise
+    if (tree.applied(), tree.manifest()) == before and not fresh:
         say(f"{kdir}: already applied")
-    else:
-        say(f"{kdir}: {len(tree.manifest())} new files, {len(tree.applied())} patches (Linux {dotted(ver)}); "
-            f"undo: make unapply KDIR={kdir}")
+        return 0
+    # What "git add" and "git status" of a repository should not see.
+    (tree.state / ".gitignore").write_text("*\n", encoding="ascii")
+    say(f"{kdir}: {len(tree.manifest())} new files, {len(tree.applied())} patches, which change "
+        f"{len(tree.patched_files())} files (Linux {dotted(ver)})\n"
+        f"  listed in {STATE}/manifest and {STATE}/patches/series\n"
+        "  options: make menuconfig there, General setup: Rust support; at the end of Memory Management options:\n"
+        "  Batch TLB invalidation of unmapped pages in ranges, and the next ones; or there:\n"
+        "    scripts/config -e RUST -e RUST_TLB_BATCH -e MIGRC -e MIGRC_FILE && make LLVM=1 olddefconfig\n"
+        "  what a build needs: make doctor; a package of it: make deb\n"
+        f"  undo: make unapply KDIR={kdir}")
     return 0
 
 
@@ -343,59 +387,40 @@ def unapply(kdir, root=ROOT):
     if is_patched(kdir) != "make apply":
         raise Fail(f"{kdir} was not changed by 'make apply': nothing to undo")
     tree = Tree(kdir, root)
+    if not os.access(kdir, os.W_OK):
+        raise Fail(f"{kdir} cannot be written to")
     if (tree.state / "busy").exists() and (tree.state / "pc").exists():
         tree.restore_originals()
+    patches, files = len(tree.applied()), len(tree.manifest())
     tree.clear()
-    say(f"{kdir}: restored")
-    return 0
-
-
-# ---- for git am
-
-def series(out, ver, root=ROOT):
-    """The new files as one patch, then the series: a directory that git am takes."""
-    out = Path(out).resolve()
-    out.mkdir(parents=True, exist_ok=True)
-    if any(out.iterdir()):
-        raise Fail(f"{out} is not empty")
-    author = (output(["git", "log", "-1", "--format=%an <%ae>"], cwd=root).strip() or
-              "tlb-rs <tlb-rs@localhost>")
-    with tempfile.TemporaryDirectory(prefix="tlb-rs-") as d:
-        for f, src in overlay_files(root).items():
-            Path(d, f).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(src, Path(d, f))
-        subprocess.run(["git", "init", "-q"], cwd=d, check=True)
-        subprocess.run(["git", "add", "-f", "."], cwd=d, check=True)
-        new = subprocess.run(["git", "diff", "--cached", "--no-color"], cwd=d, check=True, stdout=subprocess.PIPE).stdout
-    patches = [("0000-new-files.patch", b"Subject: mm: add the tlb-rs files\n\n"
-                b"New files only; the patches that follow hook them up.\n\n---\n" + new)]
-    patches += [(n, f.read_bytes()) for n, f in patch_files(ver, root)]
-    for i, (name, data) in enumerate(patches, 1):
-        # Where the diff starts; everything before it is the description.
-        m = re.search(rb"^(---\n|Index: |diff |--- )", data, re.M)
-        head, diff = data[:m.start()].decode(), data[m.start():]
-        names = re.findall(r"^From: (.*)", head, re.M) + [author]
-        subject = re.findall(r"^Subject: (?:\[[^]]*\] *)?(.*)", head, re.M) + [re.sub(r"^\d+-|\.patch$", "", Path(name).name)]
-        body = re.sub(r"^(From|Subject|Date): .*\n|^From [0-9a-f]{40} .*\n", "", head, flags=re.M).strip()
-        stem = re.sub(r"^\d+-|\.patch$", "", Path(name).name)
-        (out / f"{i:04d}-{stem}.patch").write_bytes(
-            f"From {'0' * 40} Mon Sep 17 00:00:00 2001\nFrom: {names[0]}\nSubject: [PATCH {i}/{len(patches)}] {subject[0]}"
-            f"\n\n{body}\n".encode() + (b"" if diff.startswith(b"---\n") else b"---\n") + diff)
-    say(f"{out}: {len(patches)} patches for Linux {dotted(ver[:2])}; apply them with: git am {out}/*.patch")
+    say(f"{kdir}: took off {patches} patches and {files} new files")
     return 0
 
 
 # ---- writing edits back
 
+def without_positions(data):
+    return re.sub(rb"^@@ .*", b"@@", data, flags=re.M)
+
+
 def write_back(tree, patch):
-    """The tree's copy of a patch into the repository."""
-    own = tree.root / "patches" / dotted(tree.ver[:2])
-    d = own if (own / patch).exists() else tree.root / "patches"
+    """The tree's copy of a patch into the repository.
+
+    What is shared was made for the first of KVERS: another version gets a file of its own.
+    """
+    ver = dotted(tree.ver[:2])
+    top, own = tree.root / "patches", tree.root / "patches" / ver
+    known = patch in [n for n, _ in patch_files(tree.ver, tree.root)]
+    data = (tree.patches / patch).read_bytes()
+    d = own if (own / patch).exists() or known and ver != KVERS[0] else top
+    if (d != top and not (d / patch).exists() and
+            without_positions((top / patch).read_bytes()) == without_positions(data)):
+        say(f"{top / patch}: no change, serves {ver}, too")
+        return
     d.mkdir(exist_ok=True)
-    if not (d / patch).exists() and patch not in [n for n, _ in patch_files(tree.ver, tree.root)]:
+    if not known:
         with open(own / "series" if (own / "series").exists() else d / "series", "a", encoding="utf-8") as s:
             s.write(patch + "\n")
-    data = (tree.patches / patch).read_bytes()
     if not (d / patch).exists() or (d / patch).read_bytes() != data:
         (d / patch).write_bytes(data)
         say(f"wrote {d / patch}")

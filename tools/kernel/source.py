@@ -171,6 +171,7 @@ def linux(kver):
 def have_rust_lib(rustc, v):
     sysroot = output([rustc, "--print", "sysroot"]).strip()
     for lib in (os.environ.get("RUST_LIB_SRC"), Path(sysroot, "lib/rustlib/src/rust/library"),
+                Path(f"/usr/src/rustc-{dotted(v)}/library"),    # Ubuntu's
                 CACHE / f"rust-src-{dotted(v)}/library"):
         if lib and Path(lib, "core/src/lib.rs").exists():
             return Path(lib)

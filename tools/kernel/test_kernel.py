@@ -6,8 +6,11 @@ The tools run as they would from make, in a copy of the repository with a small 
 without the tool in question, and an apt that answers what the case needs.
 """
 
+import contextlib
 import hashlib
+import io
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,7 +22,13 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-import common	# pylint: disable=wrong-import-position
+# pylint: disable=wrong-import-position
+import common
+import overlay
+import series
+import source
+
+KVER = os.environ.get("KVER", source.KVERS[0])
 
 RMAP = "".join(f"int line{i};\n" for i in range(40))
 STOCK = {"Makefile": "VERSION = 7\nPATCHLEVEL = 3\nSUBLEVEL = 4\n", "mm/Kconfig": 'config MM\n\tbool\n',
@@ -310,24 +319,63 @@ class Own(Case):
         self.ok("unapply", "--kdir", self.kdir)
         self.assertEqual(before, contents(self.kdir))
 
-    def test_series(self):
-        """git am of the series gives the tree that apply gives."""
-        write(self.repo, {"patches/2.patch": PATCH2.split("\n", 1)[1]})	# without a description
-        git = ["git", "-C", self.kdir, "-c", "user.name=A B", "-c", "user.email=a@b.invalid"]
+    def test_failure_on_the_way(self):
+        """The disk fills up after the first patch: the tree is as it was."""
+        before = contents(self.kdir)
+        self.path(("quilt",), quilt=f'[ "$PWD" = {self.kdir} ] || exec {shutil.which("quilt")} "$@"\n'
+                  f'{shutil.which("quilt")} --quiltrc - push && echo "patch: No space left on device"; exit 1\n')
+        out = self.fails(("apply", "--kdir", self.kdir), "No space left on device", "is as it was")
+        self.assertNotIn("starting the series again", out)
+        self.assertEqual(before, contents(self.kdir))
+
+    def test_read_only(self):
+        prefix = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
+        mount = [*prefix, "sh", "-c", 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"', self.kdir]
+        if subprocess.run([*mount, "true"], capture_output=True, check=False).returncode:
+            self.skipTest("cannot mount here")
+        self.fails(("apply", "--kdir", self.kdir), "cannot be written to", "make kernel KDIR=", prefix=mount)
+
+    def test_no_quilt(self):
+        self.path(("quilt",))
+        for command in ("apply", "unapply"):
+            self.fails((command, "--kdir", self.kdir), "quilt not found", "apt-get install -y quilt")
+
+    def test_other_version(self):
+        write(self.kdir, {"Makefile": STOCK["Makefile"].replace("PATCHLEVEL = 3", "PATCHLEVEL = 2")})
+        self.assertIn("Linux 7.2.4 is untested", self.ok("apply", "--kdir", self.kdir))
+        self.ok("unapply", "--kdir", self.kdir)
+        write(self.kdir, {"mm/rmap.c": RMAP.replace("line29", "other")})
+        before = contents(self.kdir)
+        self.fails(("apply", "--kdir", self.kdir), "no series for 7.2", "that for 7.3 does not apply",
+                   "was not changed")
+        self.assertEqual(before, contents(self.kdir))
+
+    def test_git(self):
+        """What make apply keeps for itself is not in the way of a repository; edits of its own stay."""
+        git = ["git", "-C", self.kdir, "-c", "user.name=A", "-c", "user.email=a@b.invalid"]
         for args in (["init", "-q"], ["add", "-f", "."], ["commit", "-qm", "stock"]):
             subprocess.run([*git, *args], check=True)
-        shutil.copytree(self.kdir, self.dir / "other", ignore=shutil.ignore_patterns(".git"))
-        self.ok("series", "--out", self.dir / "out")
-        p = subprocess.run([*git, "am", "-q", *sorted((self.dir / "out").iterdir())], text=True, capture_output=True,
-                           check=False, env=self.env | {"GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@b.invalid"})
-        self.assertEqual(0, p.returncode, p.stdout + p.stderr)
-        self.ok("apply", "--kdir", self.dir / "other")
-        shutil.rmtree(self.dir / "other/.tlb-rs")
-        subjects = subprocess.run([*git, "log", "--format=%s"], check=True, text=True, capture_output=True).stdout
-        shutil.rmtree(self.kdir / ".git")
-        self.assertEqual(contents(self.dir / "other"), contents(self.kdir))
-        self.assertEqual(["2", "mm: first", "mm: add the tlb-rs files", "stock"], subjects.splitlines())
-        self.fails(("series", "--out", self.dir / "out"), "is not empty")
+
+        def status():
+            return subprocess.run([*git, "status", "--short", "-uall"], check=True, text=True,
+                                  capture_output=True).stdout
+        write(self.kdir, {"mm/rmap.c": RMAP + "int mine;\n"})
+        self.ok("apply", "--kdir", self.kdir)
+        self.assertEqual([" M mm/rmap.c", "?? mm/Kconfig.rust", "?? mm/tlb_batch/lib.rs"], status().splitlines())
+        self.ok("unapply", "--kdir", self.kdir)
+        self.assertEqual(" M mm/rmap.c\n", status())
+        self.assertEqual(RMAP + "int mine;\n", (self.kdir / "mm/rmap.c").read_text())
+
+    def test_hard_links(self):
+        """A copy made of hard links: the other one is not changed, not even by a recovery."""
+        shutil.copytree(self.kdir, self.dir / "linked", copy_function=os.link)
+        before = contents(self.dir / "linked")
+        self.ok("apply", "--kdir", self.kdir)
+        (self.kdir / ".tlb-rs/busy").touch()
+        self.ok("apply", "--kdir", self.kdir)
+        self.ok("unapply", "--kdir", self.kdir)
+        self.assertEqual(before, contents(self.dir / "linked"))
+        self.assertEqual(before, contents(self.kdir))
 
     def test_interrupted(self):
         """Stopped between two patches: both the next apply and unapply recover."""
@@ -343,6 +391,264 @@ class Own(Case):
                 self.assertIn("second", (self.kdir / "mm/rmap.c").read_text())
                 self.ok("unapply", "--kdir", self.kdir)
             self.assertEqual(before, contents(self.kdir))
+
+
+class Doctor(Case):
+    """make doctor, on machines that lack one thing or another."""
+
+    def doctor(self, status, *expected):
+        p = subprocess.run([sys.executable, self.repo / "tools/kernel/toolchain.py", "doctor"], env=self.env,
+                           cwd=self.repo, text=True, capture_output=True, timeout=120, check=False)
+        self.assertEqual(status, p.returncode, p.stdout + p.stderr)
+        self.assertEqual("", p.stderr)
+        for text in expected:
+            self.assertIn(text, p.stdout)
+        return p.stdout
+
+    def apt(self, **versions):
+        """An apt-cache that has these."""
+        cases = "".join(f'*" {p.replace("_", "-")}") echo "  Candidate: {v}";;\n' for p, v in versions.items())
+        return f'case " $*" in {cases}*) echo "  Candidate: 1.0";; esac\n'
+
+    def test_debian_without_rust(self):
+        self.path(("rustc", "cargo", "bindgen"), **{"apt-cache": self.apt(rustc="1.85.0+dfsg3-1", bindgen="0.71.1-4")})
+        out = self.doctor(1, "MISSING  rustc", "apt-get install -y --no-install-recommends",
+                          " rustc rust-src bindgen")
+        self.assertNotIn("rustup", out)
+
+    def test_old_rust(self):
+        """Debian 12: a rustc that is too old, and a newer one that has another name."""
+        self.path(("cargo", "bindgen"), rustc=FAKE_RUSTC % "1.63.0",
+                  **{"apt-cache": self.apt(rustc="1.63.0+dfsg1-2", rustc_web="1.85.0+dfsg3-1~deb12u3",
+                                           bindgen="0.60.1-2", **{"bindgen_0.71": "(none)", "bindgen_0.72": "(none)"})})
+        self.doctor(1, "1.63.0, too old", " rustc-web rust-web-src cargo")
+
+    def test_no_rust_in_any_suite(self):
+        self.path(("rustc",), **{"apt-cache": self.apt(rustc="1.63.0")})
+        self.doctor(1, "rustup toolchain install stable", "component add rust-src")
+
+    def test_ubuntu_has_it_by_version(self):
+        self.path(("rustc", "cargo", "bindgen"), **{"apt-cache": self.apt(
+            rustc="1.75.0", bindgen="0.66.1", **{"rustc_1.85": "1.85.1", "bindgen_0.71": "0.71.1"})})
+        self.doctor(1, " rustc-1.85 rust-1.85-src bindgen-0.71")
+
+    def test_no_lists(self):
+        self.path(("bison",), **{"apt-cache": "exit 0\n"})
+        self.doctor(1, "apt-get update && make doctor")
+
+    def test_versioned_bindgen(self):
+        self.path(("bindgen", "cargo"), **{"rustc": NEW_RUSTC, "bindgen-0.71": "echo bindgen 0.71.1\n"})
+        self.assertRegex(self.doctor(0), r"ok +bindgen +0\.71\.1, \S+/bindgen-0\.71")
+
+    def test_fedora_and_arch(self):
+        for manager, rust, header in (("dnf", "rust rust-src bindgen-cli", "elfutils-libelf-devel"),
+                                      ("pacman", "rust rust-src rust-bindgen", "libelf")):
+            self.path(("apt-get", "apt-cache", "rustc", "cargo", "bindgen", "bison", "gcc", "clang", "dpkg"),
+                      **{manager: "exit 0\n"})
+            out = self.doctor(1, f"{manager} ", " bison ", rust, header, " clang lld llvm ")
+            self.assertNotRegex(out.split("to build, run and test")[1], r"-dev\b|clang-19")
+
+
+class Deb(Case):
+    """make deb, up to the build."""
+
+    def test_configuration(self):
+        other = "arm64" if os.uname().machine == "x86_64" else "x86_64"
+        deb = ("deb", "--kdir", self.kdir, "--arch")
+        self.fails((*deb, other), f"configuration of an {other} machine", "CONFIG=")
+        self.fails((*deb, other, "--config", "/nonexistent"), "CONFIG=/nonexistent: no such file")
+        self.fails((*deb, "riscv"), "ARCH=riscv")
+        if not Path("/boot", f"config-{os.uname().release}").exists():
+            self.fails((*deb, "arm64" if other == "x86_64" else "x86_64"), "/boot/config-", "CONFIG=",
+                       "/proc/config.gz")
+
+    def test_no_debhelper(self):
+        self.path(("dh_prep", "dpkg-buildpackage"))
+        self.fails(("deb", "--kdir", self.kdir, "--arch", "arm64", "--config", "defconfig"),
+                   "sudo apt-get install -y --no-install-recommends dpkg-dev debhelper")
+
+
+KCONFIG = """# SPDX-License-Identifier: GPL-2.0
+
+config OURS
+	bool "ours"
+	help
+	  A help text may have a line that begins with
+	  config OTHER
+
+# What this one is for.
+config OURS_DEBUG
+	bool
+"""
+COMMITS = """[one]
+1.patch = mm/Kconfig.rust mm/tlb_batch/Makefile mm/tlb_batch/lib.rs OURS
+[two]
+2.patch = mm/tlb_batch/debug.c OURS_DEBUG
+"""
+
+
+class Series(Case):
+    """make series."""
+
+    def setUp(self):
+        super().setUp()
+        write(self.repo, {
+            "patches/commits": COMMITS, "patches/2.patch": PATCH2.split("\n", 1)[1],    # without a description
+            "Kconfig.rust": KCONFIG, "mm/tlb_batch/debug.c": "int debug;\n",
+            "mm/tlb_batch/Makefile": "obj-$(CONFIG_OURS) += all.o\nall-y := lib.o\n"
+                                     "all-$(CONFIG_OURS_DEBUG) += debug.o\n",
+            "patches/cover/one": "# not in the letter\none thing\n\nText.\n\n@blocks README.md: Figures\n",
+            "patches/cover/two": "another\n\n@section README.md: Limits\n",
+            "README.md": "# Ours\n## Figures\nwords\n\n    a   1\n\n    b   2\n\nmore words\n## Limits\n- none\n"})
+        self.out = self.dir / "out"
+
+    def git(self, *args, cwd=None, **kw):
+        p = subprocess.run(["git", "-c", "user.name=A B", "-c", "user.email=a@b.invalid", *map(str, args)],
+                           cwd=cwd or self.kdir, text=True, capture_output=True, check=False, **kw)
+        self.assertEqual(0, p.returncode, p.stdout + p.stderr)
+        return p.stdout
+
+    def am(self, tree, out):
+        """The tree as a repository, with the series; returns the commits, the stock tree first."""
+        self.git("init", "-q", cwd=tree)
+        self.git("add", "-f", ".", cwd=tree)
+        self.git("commit", "-qm", "stock", cwd=tree)
+        series = [d for d in ("one", "two", "tlb_batch", "migrc", "hvo") if (out / d).is_dir()]
+        self.git("am", "-q", "--empty=drop", *(f for d in series for f in sorted((out / d).iterdir())), cwd=tree)
+        return self.git("log", "--reverse", "--format=%H", cwd=tree).split()
+
+    def test_series(self):
+        """git am of all series gives the tree that apply gives, and each commit has what it names."""
+        shutil.copytree(self.kdir, self.dir / "other")
+        self.ok("series", "--kdir", self.kdir, "--out", self.out)
+        commits = self.am(self.kdir, self.out)
+        self.assertEqual("stock\nmm: first\n2\n", self.git("log", "--reverse", "--format=%s"))
+        first = self.git("show", f"{commits[1]}:mm/Kconfig.rust")
+        self.assertEqual(KCONFIG[:KCONFIG.index("\n# What")], first)
+        self.assertEqual("obj-$(CONFIG_OURS) += all.o\nall-y := lib.o\n",
+                         self.git("show", f"{commits[1]}:mm/tlb_batch/Makefile"))
+        self.ok("apply", "--kdir", self.dir / "other")
+        shutil.rmtree(self.dir / "other/.tlb-rs")
+        shutil.rmtree(self.kdir / ".git")
+        self.assertEqual(contents(self.dir / "other"), contents(self.kdir))
+        letter = (self.out / "one/0000-cover-letter.patch").read_text()
+        self.assertIn("Subject: [PATCH 0/1] one thing\n", letter)
+        self.assertIn("Text.\n\n    a   1\n\n    b   2\n\n", letter)
+        self.assertNotIn("words", letter)
+        self.assertNotIn("not in the letter", letter)
+        self.assertIn("- none", (self.out / "two/0000-cover-letter.patch").read_text())
+        for f in self.out.rglob("*.patch"):
+            self.assertNotIn("Signed-off-by", f.read_text())
+        self.fails(("series", "--kdir", self.dir / "other", "--out", self.out), "other means")
+
+    def test_caller_configuration(self):
+        """What the caller has configured for git is not in the patches."""
+        write(self.dir, {"gitconfig": "[format]\nsignOff = true\nsubjectPrefix = RFC\n[commit]\ngpgSign = true\n"
+                                      "[core]\nautocrlf = true\n[diff]\nnoprefix = true\n"})
+        self.ok("series", "--kdir", self.kdir, "--out", self.out)
+        self.env["GIT_CONFIG_GLOBAL"] = str(self.dir / "gitconfig")
+        self.ok("series", "--kdir", self.kdir, "--out", self.dir / "again")
+        self.assertEqual(contents(self.out), contents(self.dir / "again"))
+
+    def test_errors(self):
+        args = ("series", "--kdir", self.kdir, "--out", self.out)
+        write(self.repo, {"mm/tlb_batch/new.h": ""})
+        self.fails(args, "mm/tlb_batch/new.h", "patches/commits")
+        (self.repo / "mm/tlb_batch/new.h").unlink()
+        write(self.repo, {"patches/commits": COMMITS.replace(" OURS_DEBUG", "")})
+        self.fails(args, "leaves out a part of mm/Kconfig.rust")
+        write(self.repo, {"patches/commits": COMMITS.replace("debug.c", "debug.c mm/tlb_batch/none.c")})
+        self.fails(args, "no new file is mm/tlb_batch/none.c of 2.patch")
+        write(self.repo, {"patches/commits": COMMITS.replace("2.patch", "3.patch")})
+        self.fails(args, "to which mechanism 2.patch belongs")
+        write(self.repo, {"patches/commits": COMMITS, "README.md": "# Ours\n"})
+        self.fails(args, "patches/cover/one", "README.md", "no section 'Figures'")
+        write(self.kdir, {"mm/rmap.c": RMAP.replace("line29", "other")})
+        self.fails(args, "patch 2.patch does not apply", "mm/rmap.c")
+        self.assertFalse(self.out.exists())
+        write(self.out, {"file": ""})
+        self.fails(args, "is not an empty directory")
+        self.fails(args[:3], "OUT=")
+
+    def test_ours(self):
+        """The series of this repository: whatever a commit names has come with it, or before it."""
+        stock = source.cached(KVER)
+        if not stock:
+            self.skipTest(f"no source of {KVER} here: make source")
+        ver = overlay.tree_version(stock)
+        trees = [self.dir / d for d in ("git", "apply")]
+        for name in overlay.stock_files(ver):
+            for tree in trees:
+                (tree / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(stock / name, tree / name)
+        for tree in trees:
+            (tree / "scripts/kconfig").mkdir(parents=True)
+        with contextlib.redirect_stderr(io.StringIO()):
+            series.series(self.out, stock)
+            overlay.apply(trees[1])
+        commits = self.am(trees[0], self.out)
+        self.assertEqual(len(overlay.patch_files(ver)) + 1, len(commits))
+        options = set(re.findall(r"(?m)^config (\w+)", (common.ROOT / "Kconfig.rust").read_text()))
+        headers = {f for f in overlay.overlay_files() if f.endswith(".h")}
+        bad = []
+        for commit in commits[1:]:
+            self.git("checkout", "-q", commit, cwd=trees[0])
+            subject = self.git("log", "-1", "--format=%s", cwd=trees[0]).strip()
+            bad += [f"{subject}: {what}" for what in dangling(trees[0], stock, options, headers)]
+        self.assertEqual([], bad)
+        self.git("checkout", "-q", commits[-1], cwd=trees[0])
+        shutil.rmtree(trees[0] / ".git")
+        shutil.rmtree(trees[1] / ".tlb-rs")
+        self.assertEqual(contents(trees[1]), contents(trees[0]))
+
+
+def dangling(tree, stock, options, headers):
+    """What lines of ours name that is not in the tree: options, objects, headers, modules, programs, documents."""
+    kconfig = tree / "mm/Kconfig.rust"
+    declared = set(re.findall(r"(?m)^config (\w+)", kconfig.read_text())) if kconfig.exists() else set()
+    there = {str(f.relative_to(tree)) for f in tree.rglob("*") if f.is_file() and ".git" not in f.parts}
+    bad = []
+
+    def want(ok, file, what):
+        if not ok:
+            bad.append(f"{file}: {what}")
+
+    def source_of(file, stem, suffixes):
+        return any(str(Path(file).parent / (stem + s)) in there for s in suffixes)
+
+    for file in sorted(there):
+        text = (tree / file).read_text(encoding="utf-8", errors="replace")
+        old = stock / file
+        known = set(old.read_text(encoding="utf-8", errors="replace").splitlines()) if old.exists() else set()
+        ours = "\n".join(l for l in text.splitlines() if l not in known)
+        if file == "mm/Kconfig":
+            want("Kconfig.rust" not in ours or kconfig.exists(), file, "source")
+        for word in re.findall(r"\b[A-Z][A-Z0-9_]+\b", ours) if file == "mm/Kconfig.rust" else ():
+            want(word not in options or word in declared, file, word)
+        if Path(file).name == "Makefile":
+            for option in re.findall(r"CONFIG_(\w+)", ours):
+                want(option not in options or option in declared, file, option)
+            for stem in re.findall(r"(\S+)\.o\b", ours):
+                want(source_of(file, stem, (".c", ".rs")) or f"{stem}-y " in text or
+                     (old.parent / f"{stem}.c").exists(), file, f"{stem}.o")
+            for d in re.findall(r"(?m)^obj-y \+= (\S+/)$", ours):
+                want(source_of(file, d, ("Makefile",)), file, d)
+            for program in re.findall(r"TEST_GEN_FILES \+= (\S+)", ours):
+                want(source_of(file, program, (".c",)), file, program)
+            for script in re.findall(r"TEST_PROGS \+= (\S+)", ours):
+                want(source_of(file, script, ("",)), file, script)
+        for kind, header in re.findall(r'(?m)^#include ([<"])(\S+)[>"]', ours):
+            places = ("include/", "arch/arm64/include/", "arch/x86/include/") if kind == "<" else \
+                (f"{Path(file).parent}/",)
+            mine = [os.path.normpath(p + header) for p in places if os.path.normpath(p + header) in headers]
+            want(all(h in there for h in mine), file, header)
+        for module in re.findall(r"(?m)^\s*(?:pub )?mod (\w+);", ours) if file.endswith(".rs") else ():
+            # A module of a crate's top is beside it, one of a module in its directory.
+            want(source_of(file, module, (".rs",)) or source_of(file, f"{Path(file).stem}/{module}", (".rs",)),
+                 file, module)
+        for document in re.findall(r"(?m)^   (\w+)$", ours) if Path(file).name == "index.rst" else ():
+            want(source_of(file, document, (".rst",)), file, document)
+    return bad
 
 
 class Built(Case):
@@ -471,6 +777,27 @@ class Built(Case):
         self.ok("refresh", "--kdir", self.kdir, "--patch", "1.patch")
         self.assertIn("+int first_edited;", self.patch("1.patch"))
         self.assertIn("second", (self.tree / "mm/rmap.c").read_text())
+        self.sync()
+
+    def test_refresh_other_version(self):
+        """What 7.3 builds does not change: 7.2 gets a file of its own, and only if it needs one."""
+        write(self.kdir, {"Makefile": STOCK["Makefile"].replace("= 3", "= 2"), "mm/rmap.c": "int line;\n" + RMAP})
+        # As quilt writes it, at another line.
+        write(self.repo, {"patches/1.patch": PATCH1.replace("@@ -3,4 +3,5 @@", "@@ -2,6 +2,7 @@\n int line1;") +
+                          " int line6;\n"})
+        self.tree = self.repo / "build/7.2-kdir/linux"
+        shared = {n: self.patch(n) for n in ("1.patch", "2.patch", "series")}
+        self.ok("edit", "--kdir", self.kdir, "--patch", "1.patch")
+        self.ok("refresh", "--kdir", self.kdir, "--patch", "1.patch")
+        self.assertFalse((self.repo / "patches/7.2").exists())
+        self.edit("mm/rmap.c", "second;", "second_edited;")
+        self.ok("refresh", "--kdir", self.kdir, "--patch", "2.patch")
+        self.assertIn("+int second_edited;", self.patch("7.2/2.patch"))
+        self.assertEqual(["2.patch"], os.listdir(self.repo / "patches/7.2"))
+        self.edit("mm/rmap.c", "second_edited;", "second_again;")
+        self.ok("refresh", "--kdir", self.kdir, "--patch", "2.patch")
+        self.assertIn("+int second_again;", self.patch("7.2/2.patch"))
+        self.assertEqual(shared, {n: self.patch(n) for n in shared})
         self.sync()
 
     def test_refresh_new_patch(self):

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Find the tools that a kernel build (or a guest) needs; say how to get what is missing.
 
-usage: toolchain.py check             print what was found
-       toolchain.py need GROUP...     groups: kernel, guest; install (root or INSTALL=1) or explain
+usage: toolchain.py doctor            print what is here, what is missing, and the command that installs it
+       toolchain.py need GROUP...     groups: kernel, guest, deb; install (root or INSTALL=1) or explain
 """
 
 import os
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import source
-from common import CACHE, Fail, dotted, lock, logged, main, output, say, version
+from common import CACHE, GIB, ROOT, Fail, dotted, lock, logged, main, output, say, version
 
 MIN_LLVM, MIN_RUSTC, MIN_BINDGEN = (19,), (1, 85, 0), (0, 71, 1)
 TESTED_LLVM = 19
@@ -28,6 +28,27 @@ TOOLS = {"make": "make", "gcc": "gcc", "flex": "flex", "bison": "bison", "bc": "
 HEADERS = {"stdio.h": "libc6-dev", "libelf.h": "libelf-dev", "openssl/opensslv.h": "libssl-dev"}
 GUEST_TOOLS = {"qemu-system-aarch64": "qemu-system-arm", "qemu-system-x86_64": "qemu-system-x86",
                "busybox": "busybox-static", "mkfs.ext4": "e2fsprogs", "cpio": "cpio"}
+DEB_TOOLS = {"dpkg-deb": "dpkg", "dpkg-buildpackage": "dpkg-dev", "dh_prep": "debhelper", "depmod": "kmod",
+             "python3": "python3"}
+GROUPS = ("kernel", "guest", "deb")
+SUDO = "" if os.geteuid() == 0 else "sudo "
+# Rust of distributions that do not call the newest one they have rustc: Debian 12's for browsers, Ubuntu's by version.
+RUST_PACKAGES = (("rustc", "rust-src"), ("rustc-web", "rust-web-src"),
+                 *((f"rustc-1.{n}", f"rust-1.{n}-src") for n in range(99, 84, -1)))
+# Debian's names in other distributions, where they differ; None: not there. Fedora has no C library for other
+# architectures: no guest programs of these.
+ELSEWHERE = {
+    "dnf install": {
+        "xz-utils": "xz", "libc6-dev": "glibc-devel glibc-static", "libelf-dev": "elfutils-libelf-devel",
+        "libssl-dev": "openssl-devel", "libclang-dev": "clang-devel", "rustc": "rust", "bindgen": "bindgen-cli",
+        "qemu-system-arm": "qemu-system-aarch64", "busybox-static": "busybox", "libc6-dev-arm64-cross": None,
+        "gcc-x86-64-linux-gnu": "gcc-x86_64-linux-gnu", "libc6-dev-amd64-cross": None},
+    "pacman -S --needed": {
+        "xz-utils": "xz", "libc6-dev": "glibc", "libelf-dev": "libelf", "libssl-dev": "openssl",
+        "libclang-dev": "clang", "rustc": "rust", "bindgen": "rust-bindgen", "qemu-system-arm": "qemu-system-aarch64",
+        "busybox-static": "busybox", "gcc-aarch64-linux-gnu": "aarch64-linux-gnu-gcc",
+        "libc6-dev-arm64-cross": "aarch64-linux-gnu-glibc", "gcc-x86-64-linux-gnu": None,
+        "libc6-dev-amd64-cross": None}}
 # A static C library for the architecture that this machine is not.
 CROSS = {"x86_64": ("aarch64-linux-gnu", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"),
          "aarch64": ("x86_64-linux-gnu", "gcc-x86-64-linux-gnu", "libc6-dev-amd64-cross")}
@@ -70,8 +91,21 @@ def find_libclang(clang, major):
     return None
 
 
+def find_rustc():
+    """The rustc to use: RUSTC=, that of PATH, or if that is too old, one that Ubuntu has beside it."""
+    if given := os.environ.get("RUSTC"):
+        return which(given)
+    found = which("rustc")
+    if not found or version(output([found, "--version"])) < MIN_RUSTC:
+        beside = sorted(Path("/usr/lib").glob("rust-1.*/bin/rustc"), key=lambda f: version(str(f)))
+        found = next((str(f) for f in reversed(beside) if version(output([f, "--version"])) >= MIN_RUSTC), found)
+    return found
+
+
 def find_bindgen():
-    for b in (os.environ.get("BINDGEN"), which("bindgen"), CACHE / "tools/bin/bindgen"):
+    versioned = sorted({f for d in os.get_exec_path() for f in Path(d).glob("bindgen-[0-9]*")},
+                       key=lambda f: version(f.name))
+    for b in (os.environ.get("BINDGEN"), which("bindgen"), CACHE / "tools/bin/bindgen", *versioned):
         if b and (v := version(output([b, "--version"]))) >= MIN_BINDGEN:
             return str(b), v
     return None
@@ -99,8 +133,10 @@ def missing(groups):
             need += LLVM_PACKAGES
         if not llvm or not llvm[2]:
             need.append(f"libclang-{llvm[1][0] if llvm else TESTED_LLVM}-dev")
-        if not which(os.environ.get("RUSTC", "rustc")):
+        if not find_rustc():
             need += rust_packages()
+            if not find_bindgen():
+                need += bindgen_packages()
     if "guest" in groups:
         need += [p for t, p in GUEST_TOOLS.items() if not which(t)]
         if which("busybox") and not is_static(which("busybox")):
@@ -111,6 +147,8 @@ def missing(groups):
         if triple and not any(Path(d, triple, "lib/libc.a").exists() for d in ("/usr", "/usr/lib")):
             need.append(libc)
         need += [p for t, p in {"gcc": "gcc", "make": "make"}.items() if not which(t)]
+    if "deb" in groups:
+        need += [p for t, p in DEB_TOOLS.items() if not which(t)]
     return list(dict.fromkeys(need))
 
 
@@ -121,10 +159,13 @@ def candidate(package):
 
 def rust_packages():
     """A rustc that is new enough, with its library source, as this machine's suites have it."""
-    for rustc, src in (("rustc", "rust-src"), ("rustc-web", "rust-web-src")):
-        if candidate(rustc) >= MIN_RUSTC:
-            return [rustc, src]
-    return []
+    return next(([rustc, src] for rustc, src in RUST_PACKAGES if candidate(rustc) >= MIN_RUSTC), [])
+
+
+def bindgen_packages():
+    """bindgen in a package, or cargo to build it."""
+    return next(([b] for b in ("bindgen", "bindgen-0.71", "bindgen-0.72") if candidate(b) >= MIN_BINDGEN),
+                [] if which("cargo") else ["cargo"])
 
 
 def may_install():
@@ -134,8 +175,7 @@ def may_install():
 def need(groups):
     packages = missing(groups)
     if packages and not which("apt-get"):
-        raise Fail("missing tools, and this is not a Debian or Ubuntu machine. Install what these "
-                   f"Debian packages hold: {' '.join(packages)}")
+        raise Fail("missing tools, and this is not a Debian or Ubuntu machine\n" + "\n".join(elsewhere(packages)))
     if packages and may_install():
         sudo = [] if os.geteuid() == 0 else ["sudo"]
         env = ["env", "DEBIAN_FRONTEND=noninteractive"]
@@ -148,13 +188,13 @@ def need(groups):
         packages = missing(groups)
     if packages:
         raise Fail(f"missing: {' '.join(packages)}\n  sudo apt-get install -y --no-install-recommends "
-                   f"{' '.join(packages)}\n  or let make do it: make setup INSTALL=1")
+                   f"{' '.join(packages)}\n  or let make do it: the same with INSTALL=1 (make doctor has more)")
     if "kernel" in groups:
         need_rust()
 
 
 def need_rust():
-    rustc = which(os.environ.get("RUSTC", "rustc"))
+    rustc = find_rustc()
     advice = (f"  install {dotted(MIN_RUSTC)} or newer: rustup toolchain install stable && rustup default "
               "stable\n  or name one that is not in PATH: RUSTC=/path/to/rustc make kernel")
     if pk := rust_packages():
@@ -195,37 +235,111 @@ def kernel_tools():
     rustc, v = need_rust()
     llvm, _, libclang = find_llvm()
     variables = [f"LLVM={llvm}", f"RUSTC={rustc}", f"BINDGEN={find_bindgen()[0]}"]
+    env = {"RUST_LIB_SRC": str(source.rust_lib(rustc, v)), "LIBCLANG_PATH": libclang}
     # rustdoc and rustfmt must be those of the same toolchain; rustc may be a proxy of rustup.
-    return variables, {"RUST_LIB_SRC": str(source.rust_lib(rustc, v)), "LIBCLANG_PATH": libclang}
+    beside = Path(rustc).parent
+    if which("rustc") != rustc and (beside / "rustdoc").exists():
+        env["PATH"] = f"{beside}:{os.environ['PATH']}"
+    return variables, env
 
 
-def check():
-    def line(name, text):
-        print(f"{name:12}{text}")
+def elsewhere(packages):
+    """The command for those packages where there is no apt."""
+    command, names = next(((c, n) for c, n in ELSEWHERE.items() if which(c.split()[0])), (None, {}))
+    if not command:
+        return [f"  install what these Debian packages hold: {' '.join(packages)}"]
+    plain = {p: re.sub(r"-\d+(?=-dev$|$)", "", p) for p in packages}
+    found = list(dict.fromkeys(f for p in packages if (f := names.get(plain[p], plain[p]))))
+    absent = [p for p in packages if names.get(plain[p], "") is None]
+    return [f"  {SUDO}{command} {' '.join(found)}"] + \
+        ([f"  not packaged there, what Debian has as: {' '.join(absent)}"] if absent else [])
+
+
+def machine():
+    """(what this machine runs, its identifier)"""
+    try:
+        info = platform.freedesktop_os_release()
+    except OSError:
+        info = {}
+    return info.get("PRETTY_NAME", "unknown system"), info.get("ID", "")
+
+
+def doctor():
+    """What is here, what is missing, and what to do about it."""
+    bad = []
+
+    def line(name, text, ok=True):
+        print(f"{'ok' if ok else 'MISSING':9}{name:13}{text}")
+        if not ok:
+            bad.append(name)
+    free = shutil.disk_usage(ROOT).free / GIB
+    print(f"{machine()[0]}, {platform.machine()}, {len(os.sched_getaffinity(0))} CPUs, {free:.0f} GiB free")
+    line("disk", f"{free:.0f} GiB; make run and make test need 10", free >= 10)
     llvm = find_llvm()
-    line("llvm", f"{dotted(llvm[1])}, LLVM={llvm[0]}" if llvm else f"MISSING (>= {MIN_LLVM[0]})")
-    line("libclang", llvm[2] if llvm and llvm[2] else "MISSING")
-    rustc = which(os.environ.get("RUSTC", "rustc"))
+    line("llvm", f"{dotted(llvm[1])}, LLVM={llvm[0]}" if llvm else
+         f"{' '.join(LLVM_TOOLS)}, {MIN_LLVM[0]} or newer", llvm)
+    line("libclang", llvm and llvm[2] or "its shared library, of the same LLVM, for bindgen", llvm and llvm[2])
+    rustc = find_rustc()
     v = version(output([rustc, "--version"])) if rustc else ()
     line("rustc", f"{dotted(v)}, {rustc}" if v >= MIN_RUSTC else
-         f"{'TOO OLD: ' + dotted(v) if v else 'MISSING'} (>= {dotted(MIN_RUSTC)})")
+         f"{f'{rustc} is {dotted(v)}, too old' if v else 'not here'}: {dotted(MIN_RUSTC)} or newer", v >= MIN_RUSTC)
+    b, cargo = find_bindgen(), which("cargo")
+    line("bindgen", f"{dotted(b[1])}, {b[0]}" if b else f"{dotted(MIN_BINDGEN)} or newer" +
+         ("; the first build makes it with cargo" if cargo else ""), b or cargo)
     lib = source.have_rust_lib(rustc, v) if v else None
     line("rust-src", lib or "not here yet; the first build fetches it")
-    b = find_bindgen()
-    line("bindgen", f"{dotted(b[1])}, {b[0]}" if b else f"MISSING (>= {dotted(MIN_BINDGEN)}); cargo builds it")
     for kver in source.KVERS:
-        line(f"linux-{kver}", source.cached(kver) or "not here yet; the first build fetches it")
-    for group in ("kernel", "guest"):
-        m = missing([group])
-        line(group, "packages complete" if not m else "missing packages: " + " ".join(m))
-    return 1 if missing(["kernel", "guest"]) or not b or v < MIN_RUSTC else 0
+        line(f"linux-{kver}", source.cached(kver) or "not here yet: make source" + ("" if which("apt-get") else
+             " needs apt; name a tree: make kernel KDIR=dir"))
+    found = {group: missing([group]) for group in GROUPS}
+    for group, what in zip(GROUPS, ("make kernel, apply, series", "make run, test, boot", "make deb")):
+        line(group, f"{what}: " + ("complete" if not found[group] else " ".join(found[group])), not found[group])
+    advise(found, v)
+    # Without the tools of packages everything else works.
+    return 1 if set(bad) - {"deb"} else 0
+
+
+def advise(found, rustc):
+    """The commands that install what is missing."""
+    packages = list(dict.fromkeys(found["kernel"] + found["guest"]))
+    commands = []
+    if which("apt-get") and not output(["apt-cache", "madison", "make"]).strip():
+        # Without its lists apt knows neither names nor versions.
+        commands.append(f"apt has no package lists yet; first:\n  {SUDO}apt-get update && make doctor")
+    elif which("apt-get"):
+        if 0 < len(rustc) and rustc < MIN_RUSTC or not rustc and not rust_packages():
+            from_apt = rust_packages()
+            packages += from_apt + (bindgen_packages() if from_apt and not find_bindgen() else [])
+            if not from_apt:
+                commands.append("a newer rustc, which no suite here has:\n  rustup toolchain install stable && "
+                                "rustup default stable && rustup component add rust-src rustfmt clippy\n"
+                                f"  (rustup: {SUDO}apt-get install -y rustup, or https://rustup.rs)")
+        elif not find_bindgen() and not which("cargo"):
+            packages += bindgen_packages()
+        install = f"{SUDO}apt-get install -y --no-install-recommends "
+        if packages:
+            commands.append(f"to build, run and test (or: make setup INSTALL=1):\n  {SUDO}apt-get update\n  "
+                            f"{install}{' '.join(dict.fromkeys(packages))}")
+        if found["deb"]:
+            commands.append("for make deb:\n  " + install + " ".join(found["deb"]))
+    else:
+        if rustc < MIN_RUSTC:
+            packages += ["rustc", "rust-src"]
+        if not find_bindgen():
+            packages.append("bindgen")
+        if packages:
+            commands.append("to build, run and test:\n" + "\n".join(elsewhere(list(dict.fromkeys(packages)))))
+        if found["deb"]:
+            commands.append("make deb is for Debian and Ubuntu; a package of this distribution: the tree's own make "
+                            "rpm-pkg or pacman-pkg, after make apply")
+    print("\n" + "\n".join(commands) if commands else "\nnothing is missing")
 
 
 def cli():
     args = sys.argv[1:]
-    if args == ["check"]:
-        return check()
-    if len(args) > 1 and args[0] == "need" and set(args[1:]) <= {"kernel", "guest"}:
+    if args in (["doctor"], ["check"]):
+        return doctor()
+    if len(args) > 1 and args[0] == "need" and set(args[1:]) <= set(GROUPS):
         return need(args[1:])
     print(__doc__.strip(), file=sys.stderr)
     return 2

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The overlay and the quilt series as commits that git am takes, one series for each mechanism.
+
+patches/commits says which new files and options arrive with which patch, patches/cover/ what the cover letters say.
+"""
+
+import configparser
+import fnmatch
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import overlay
+from common import ROOT, Fail, dotted, output, say
+
+KCONFIG = "mm/Kconfig.rust"
+
+
+# ---- what arrives when
+
+def plan(ver, root=ROOT):
+    """[(mechanism, patch, its file, [new files], {options})], in the order of the series."""
+    table = configparser.ConfigParser(delimiters="=", comment_prefixes="#", interpolation=None)
+    table.optionxform = str
+    source = root / "patches/commits"
+    table.read(source, encoding="utf-8")
+    left, steps, done = set(overlay.overlay_files(root)), [], []
+    for name, file in overlay.patch_files(ver, root):
+        mechanism = next((m for m in table.sections() if name in table[m]), None)
+        if not mechanism:
+            raise Fail(f"{source} does not say to which mechanism {name} belongs, and what arrives with it")
+        if mechanism in done[:-1]:
+            raise Fail(f"{name} of {mechanism} comes behind patches of {done[-1]} in the series: {source}")
+        if mechanism not in done:
+            done.append(mechanism)
+        words = table[mechanism][name].split()
+        globs = [w for w in words if "/" in w]
+        new = sorted(f for f in left if any(fnmatch.fnmatch(f, g) for g in globs))
+        if idle := [g for g in globs if not fnmatch.filter(new, g)]:
+            raise Fail(f"{source}: no new file is {', '.join(idle)} of {name}, or an earlier commit has it")
+        left -= set(new)
+        steps.append((mechanism, name, file, new, set(words) - set(globs)))
+    if left:
+        raise Fail(f"{source} does not say in which commit these arrive: {', '.join(sorted(left))}")
+    return steps
+
+
+def kconfig(text, options):
+    """Of a Kconfig file without menus: its head, and the entries of options with the comments above them."""
+    head, *entries = re.split(r"(?m)^((?:#.*\n)*(?:menu)?config )", text)
+    parts = [head] + ["".join(e) for e in zip(entries[::2], entries[1::2])]
+    return "".join(p for p in parts if (m := re.search(r"(?m)^(?:menu)?config (\w+)", p)) is None or
+                   m.group(1) in options).rstrip("\n") + "\n"
+
+
+def makefile(text, path, have):
+    """The lines of a Makefile of ours whose objects have a source in have, or are made of others."""
+    def there(obj):
+        stem = obj.removesuffix(".o")
+        return re.search(rf"(?m)^{re.escape(stem)}-(?:y|objs)\b", text) or \
+            any(str(Path(path).parent / (stem + s)) in have for s in (".c", ".rs", ".S"))
+    lines = []
+    for line in text.splitlines():
+        objects = re.findall(r"\S+\.o\b", line)
+        if not objects or any(there(o) for o in objects):
+            lines.append(line)
+    return re.sub(r"\n\n+", "\n\n", "\n".join(lines)).rstrip("\n") + "\n"
+
+
+# ---- cover letters
+
+def section(text, heading):
+    """The body of a section of Markdown or reStructuredText."""
+    m = re.search(rf"(?m)^(?:(#+) {re.escape(heading)}|{re.escape(heading)}\n([=-])\2+)\n", text)
+    if not m:
+        return None
+    rest = text[m.end():]
+    end = re.search(rf"(?m)^{m.group(1)} ", rest) if m.group(1) else re.search(r"(?m)^\S.*\n([=-])\1{3,}$", rest)
+    return (rest[:end.start()] if end else rest).strip("\n")
+
+
+def cover(mechanism, root=ROOT):
+    """Subject and text of a cover letter, with the figures where the documents have them."""
+    def put_in(m):
+        kind, name, heading = m.groups()
+        text = section((root / name).read_text(encoding="utf-8"), heading)
+        if text and kind == "blocks":
+            # The indented ones, with the empty lines between them.
+            text = "\n\n".join(b.rstrip("\n") for b in re.findall(r"(?m)(?:^    .*\n?(?:\n(?=    ))*)+", text + "\n"))
+        if not text:
+            raise Fail(f"patches/cover/{mechanism}: {name} has no section '{heading}', or nothing in it")
+        return re.sub(r"(?m)^ +$", "", text)
+    path = root / "patches/cover" / mechanism
+    if not path.exists():
+        raise Fail(f"no cover letter for {mechanism}: write {path}")
+    lines = [l for l in path.read_text(encoding="utf-8").splitlines() if not l.startswith("#")]
+    return re.sub(r"(?m)^@(blocks|section) ([^:]+): (.*)$", put_in, "\n".join(lines)).strip() + "\n"
+
+
+# ---- commits
+
+class Repo:
+    """A repository of just the files of the kernel tree that the series changes."""
+
+    def __init__(self, path, author, date):
+        self.path = path
+        path.mkdir()
+        name, email = re.fullmatch(r"(.*) <(.*)>", author).groups()
+        # Nothing of the caller's: no signing, no hooks, no sign-off by configuration.
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | {
+            "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C",
+            "GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": email, "GIT_AUTHOR_DATE": date,
+            "GIT_COMMITTER_NAME": name, "GIT_COMMITTER_EMAIL": email, "GIT_COMMITTER_DATE": date}
+        self.git("init", "-q", "-b", "stock")
+
+    def git(self, *args, **kw):
+        p = subprocess.run(["git", *map(str, args)], cwd=self.path, env=self.env | kw.pop("env", {}), check=False,
+                           capture_output=True, text=True, errors="surrogateescape", **kw)
+        if p.returncode:
+            raise Fail(f"git {args[0]}: " + "\n  ".join((p.stderr or p.stdout).replace("error: ", "").splitlines()))
+        return p.stdout
+
+    def commit(self, message, **kw):
+        self.git("add", "-f", "-A", ".")
+        self.git("commit", "-q", "--allow-empty", "--no-verify", "--cleanup=whitespace", "-F", "-", input=message, **kw)
+
+
+def described(name, data):
+    """(author, if it has one, for git's environment, message) of a patch file, whose diff follows its description."""
+    m = re.search(r"^(---\n|Index: |diff |--- )", data, re.M)
+    head = data[:m.start()]
+    subject = re.findall(r"^Subject: (?:\[[^]]*\] *)?(.*)", head, re.M) or \
+        [re.sub(r"^\d+-|\.patch$", "", Path(name).name)]
+    body = re.sub(r"^(From|Subject|Date): .*\n|^From [0-9a-f]{40} .*\n", "", head, flags=re.M).strip()
+    author = re.search(r"^From: (?P<GIT_AUTHOR_NAME>.*) <(?P<GIT_AUTHOR_EMAIL>.*)>", head, re.M)
+    return author.groupdict() if author else {}, f"{subject[0]}\n\n{body}\n"
+
+
+def add_commits(repo, steps, ver, root):
+    files = overlay.overlay_files(root)
+    have, options = set(), set()
+    for mechanism, name, file, new, more in steps:
+        repo.git("checkout", "-q", "-B", mechanism)
+        try:
+            # Nothing but the offset of a hunk may differ.
+            repo.git("apply", "--index", file)
+        except Fail as e:
+            raise Fail(f"patch {name} does not apply (Linux {dotted(ver)}):\n  {e}") from None
+        have |= set(new)
+        options |= more
+        for f in sorted(have):
+            src, dst = files[f], repo.path / f
+            text = None
+            if f == KCONFIG:
+                text = kconfig(src.read_text(encoding="utf-8"), options)
+            elif Path(f).name == "Makefile":
+                text = makefile(src.read_text(encoding="utf-8"), f, have)
+            elif f not in new:
+                continue
+            dst.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(src, dst)
+            if text is not None:
+                dst.write_text(text, encoding="utf-8")
+        author, message = described(name, file.read_text(encoding="utf-8", errors="surrogateescape"))
+        repo.commit(message, env=author)
+    for f, src in files.items():
+        if (repo.path / f).read_bytes() != src.read_bytes():
+            raise Fail(f"{root / 'patches/commits'} leaves out a part of {f}: an option, or what an object is made of")
+
+
+def series(out, tree, root=ROOT):
+    """OUT/<mechanism>/: numbered patches and a cover letter, each series on top of the one before."""
+    tree, out = Path(tree).resolve(), Path(out).resolve()
+    ver = overlay.tree_version(tree)
+    if how := overlay.is_patched(tree):
+        raise Fail(f"{tree} already carries tlb-rs, by {how}: the series is made from a stock tree")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise Fail(f"{out} is not an empty directory")
+    steps = plan(ver, root)
+    mechanisms = list(dict.fromkeys(s[0] for s in steps))
+    author, date = (output(["git", "log", "-1", f"--format={f}"], cwd=root).strip() for f in ("%an <%ae>", "%aI"))
+    with tempfile.TemporaryDirectory(prefix="tlb-rs-") as d:
+        repo = Repo(Path(d, "tree"), author or "tlb-rs <tlb-rs@localhost>", date or "2000-01-01T00:00:00+00:00")
+        for name in overlay.stock_files(ver, root):
+            if (tree / name).is_file():
+                (repo.path / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(tree / name, repo.path / name)
+        repo.commit(f"Linux {dotted(ver)}\n")
+        add_commits(repo, steps, ver, root)
+        before = "stock"
+        for m in mechanisms:
+            repo.git("config", f"branch.{m}.description", cover(m, root))
+            repo.git("format-patch", "-q", "--zero-commit", "--no-signature", "--no-base", "--cover-letter",
+                     "--cover-from-description=subject", "-o", Path(d, "out", m), f"{before}..{m}")
+            before = m
+        out.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(Path(d, "out"), out, dirs_exist_ok=True)
+    for m in mechanisms:
+        say(f"{out / m}: {len(list((out / m).glob('*.patch'))) - 1} patches and a cover letter")
+    # Without --empty=drop git am stops at a cover letter.
+    say(f"for Linux {dotted(ver)}; on a git tree of it: git am --empty=drop " +
+        " ".join(f"{out / m}/*.patch" for m in mechanisms))
+    return 0
