@@ -1,0 +1,380 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Tests of tlbstat on canned files, under AddressSanitizer where the compiler has it."""
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import xml.etree.ElementTree
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PAGE = os.sysconf("SC_PAGESIZE")
+BOOT = "3b40599b-2a73-49aa-a8ee-0c4b35442be9"
+
+STOCK = {
+    "proc/vmstat": "nr_free_pages 488721\nnr_memmap_pages 0\nnr_memmap_boot_pages 2048\npgmigrate_success 7000\n"
+                   "numa_pages_migrated 900\nthp_migration_success 3\nthp_split_page 2\n",
+    "proc/interrupts": "            CPU0       CPU1\n  11:       1119       1027  GICv3  27 Level     arch_timer\n"
+                       "IPI0:         10         18  Rescheduling interrupts\n Err:          0\n",
+    "proc/uptime": "100.00 180.00\n",
+    "proc/sys/kernel/arch": "aarch64\n",
+    "proc/sys/kernel/osrelease": "7.3.4\n",
+    "proc/sys/kernel/random/boot_id": BOOT + "\n",
+    "sys/kernel/mm/transparent_hugepage/hpage_pmd_size": f"{512 * PAGE}\n",
+    "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "100\n",
+    "sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages": "2\n",
+    "sys/kernel/mm/hugepages/hugepages-64kB/nr_hugepages": "5\n",
+}
+# The memory blocks need as many pages of struct pages as are there.
+STOCK |= {f"sys/devices/system/memory/memory{i}/online": "1\n" for i in range(4)}
+STOCK["sys/devices/system/memory/block_size_bytes"] = f"{2048 // 4 * PAGE // 64 * PAGE:x}\n"
+
+TLB_RS = STOCK | {
+    "proc/vmstat": STOCK["proc/vmstat"].replace("boot_pages 2048", "boot_pages 1000") +
+                   "migrc_held 77\ntlb_batch_pages 3072\ntlb_batch_ranges 6\ntlb_batch_flush 5\ntlb_batch_overflow 0\n"
+                   "migrc_deferred 3000\nmigrc_denied 2048\nmigrc_flush 4\nmigrc_drain_age 3\ncpu_pause 10\n"
+                   "cpu_pause_cancelled 9\ncpu_pause_fallback 1\nhvo_pte_updates 4096\n",
+    "proc/sys/vm/tlb_batch": "1\n",
+    "proc/sys/vm/hugetlb_optimize_vmemmap": "1\n",
+    "sys/kernel/debug/tlb_batch/stats": "reason ranges pages\nrmap_end 2 72\nflush 4 3000\n",
+    "sys/kernel/debug/migrc/stats": "denied reason 48\ndenied writable 2000\ndrain age 3 2048\ndrain off 1 1024\n"
+                                    "hook range 2\nage 64 0\nage 128 1024\nage 256 1024\nage 512 0\n"
+                                    "readmostly protected 11\n",
+    "sys/kernel/debug/hvo/stats": "split 4 8\noptimize 6 4088\ncancelled 9\nmax_ns 30500\nbelow_us 16 7\n"
+                                  "below_us 32 3\nbelow_us 64 0\n",
+}
+# Ten seconds later.
+LATER = TLB_RS | {
+    "proc/uptime": "110.00 190.00\n",
+    "proc/vmstat": TLB_RS["proc/vmstat"].replace("tlb_batch_pages 3072", "tlb_batch_pages 8192")
+                                        .replace("tlb_batch_ranges 6", "tlb_batch_ranges 16")
+                                        .replace("migrc_denied 2048", "migrc_denied 2148")
+                                        .replace("migrc_flush 4", "migrc_flush 3"),
+    "sys/kernel/debug/migrc/stats": TLB_RS["sys/kernel/debug/migrc/stats"].replace("reason 48", "reason 138")
+                                    .replace("writable 2000", "writable 2010").replace("age 64 0", "age 64 1"),
+}
+
+
+def write(root, files):
+    shutil.rmtree(root, ignore_errors=True)
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return root
+
+
+class Tlbstat(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.holder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.holder.cleanup)
+        cls.tmp = Path(cls.holder.name)
+        cls.tmp.chmod(0o755)
+        make = ["make", "-s", "-C", HERE, f"O={cls.tmp}"]
+        if subprocess.run([*make, "LDFLAGS=-fsanitize=address,undefined -fno-sanitize-recover=all"], check=False,
+                          capture_output=True).returncode:
+            subprocess.run(make, check=True)
+        cls.env = {"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=0"}
+
+    def setUp(self):
+        self.root = write(self.tmp / "root", TLB_RS)
+
+    def run_it(self, *words, status=0, root=None, quiet=True, **more):
+        words = [str(word) for word in words]
+        if words[0] != "report":
+            words[words[0] == "record":0] = ["--root", str(root or self.root)]
+        p = subprocess.run([self.tmp / "tlbstat", *words], text=True, capture_output=True, check=False, timeout=60,
+                           env=self.env | more.pop("env", {}), cwd=self.tmp, **more)
+        self.assertEqual(p.returncode, status, (words, p.stdout[-500:], p.stderr))
+        if status == 0 and quiet:
+            self.assertEqual(p.stderr, "")
+        return p
+
+    def sample(self, *words, **more):
+        return json.loads(self.run_it("--json", *(words or ("--once",)), **more).stdout.splitlines()[-1])
+
+    def recording(self, *samples):
+        path = self.tmp / "recording"
+        path.write_text("".join(s if isinstance(s, str) else json.dumps(s) + "\n" for s in samples))
+        return path
+
+    # --- what is read
+
+    def test_every_source_has_its_keys(self):
+        s = self.sample()
+        for key, value in {
+                "tlbstat": 1, "uptime": 100, "boot_id": BOOT, "kernel": "7.3.4", "arch": "aarch64",
+                "tlb_batch_pages": 3072, "tlb_batch_avoided": 3066, "migrc_held": 77, "hvo_pte_updates": 4096,
+                "tlb_batch.ranges.rmap_end": 2, "tlb_batch.pages.flush": 3000, "migrc.denied.writable": 2000,
+                "migrc.drain.age": 3, "migrc.drain_pages.off": 1024, "migrc.hook.range": 2, "migrc.age.128": 1024,
+                "migrc.readmostly.protected": 11, "hvo.pauses.split": 4, "hvo.entries.optimize": 4088,
+                "hvo.cancelled": 9, "hvo.max_ns": 30500, "hvo.below_us.32": 3, "sysctl.tlb_batch": 1,
+                "hugetlb.2048kB": 100, "stats.migrc": 1, "vmemmap_saved_bytes": 1048 * PAGE,
+                # What this kernel lacks, and what it needs no estimate of.
+                "migrc_readmostly_miss": None, "nr_tlb_remote_flush": None, "estimate.flushes": None,
+                "estimate.vmemmap_bytes": None}.items():
+            self.assertIn(key, s)
+            self.assertEqual(s[key], value, key)
+        self.assertNotIn("nr_free_pages", s)
+
+    def test_stock_arm64_is_estimated(self):
+        s = self.sample(root=write(self.root, STOCK))
+        self.assertEqual(s["estimate.flushes"], 7000 - 511 * 3 + 512 * 2)
+        self.assertEqual(s["estimate.deferrable"], 900)
+        give = [max(0, kb * 1024 // PAGE * 64 - PAGE) for kb in (2048, 1 << 20, 64)]
+        if PAGE == 4096:
+            self.assertEqual(give, [7 * PAGE, 4095 * PAGE, 0])
+        self.assertEqual(s["estimate.vmemmap_bytes"], 100 * give[0] + 2 * give[1] + 5 * give[2])
+        self.assertEqual(s["vmemmap_saved_bytes"], 0)
+        self.assertIsNone(s["tlb_batch_pages"])
+        heads = self.run_it("0.01", "1", root=self.root).stdout.splitlines()
+        self.assertIn("estimate", heads[0])
+        self.assertNotIn("flushes", heads[0])
+
+    def test_stock_x86_counts_interrupts(self):
+        files = {"proc/sys/kernel/arch": "x86_64\n",
+                 "proc/interrupts": STOCK["proc/interrupts"] + " TLB:         12         21   TLB shootdowns\n"}
+        s = self.sample(root=write(self.root, STOCK | files))
+        self.assertEqual(s["tlb_interrupts"], 33)
+        self.assertIsNone(s["estimate.flushes"])
+
+    def test_without_debugfs(self):
+        for name in ("tlb_batch", "migrc", "hvo"):
+            shutil.rmtree(self.root / "sys/kernel/debug" / name)
+        p = self.run_it("0.01", "3", quiet=False)
+        # Once for each file, not for each row.
+        self.assertEqual(len(re.findall("needs root, and debugfs mounted", p.stderr)), 3, p.stderr)
+        s = self.sample(quiet=False)
+        self.assertNotIn("stats.migrc", s)
+        self.assertEqual(s["migrc_denied"], 2048)
+
+    @unittest.skipIf(os.geteuid(), "needs another user")
+    def test_without_privileges(self):
+        (self.root / "sys/kernel/debug").chmod(0o700)
+        p = self.run_it("--once", quiet=False, user=65534)
+        self.assertIn("debug/migrc/stats: without denials and drains by reason, and ages; that needs root", p.stderr)
+        self.assertIn("Permission denied", p.stderr)
+        self.assertRegex(p.stdout, r"pages that had to be flushed +2048")
+
+    def test_trace_that_cannot_be(self):
+        p = self.run_it("--trace", "0.01", "1", quiet=False)
+        self.assertIn("without --trace; that needs root, and tracefs mounted", p.stderr)
+
+    # --- differences
+
+    def test_since(self):
+        path = self.tmp / "before"
+        path.write_text(self.run_it("--once", "--json").stdout)
+        write(self.root, LATER)
+        s = self.sample("--since", path)
+        self.assertEqual(s["interval"], 10)
+        self.assertEqual(s["rate.flushes.pages"], 512)
+        self.assertEqual(s["rate.flushes.avoid"], 511)
+        self.assertEqual(s["rate.flushes.waits"], 0)
+        self.assertEqual(s["rate.deferred.held"], 77)
+        # Of the pages drained since then.
+        self.assertEqual(s["rate.deferred.age_ms"], 64)
+        # Backwards, without a boot.
+        self.assertIsNone(s["rate.deferred.flush"])
+        text = self.run_it("--since", path).stdout
+        self.assertIn("10.0 s since then", text)
+        self.assertRegex(text, r"pages whose flushes were batched +5120 +512\n")
+        self.assertRegex(text, r"address spaces flushed for deferred pages +- *\n")
+        self.assertRegex(text, r"(?s)pages denied, by reason\n  reason +90 +90% #+\n  writable +10 +10%")
+
+    def test_another_boot(self):
+        path = self.recording(self.sample() | {"boot_id": "another"})
+        p = self.run_it("--since", path, quiet=False)
+        self.assertIn("booted after that", p.stderr)
+        self.assertRegex(p.stdout, r"pages whose flushes were batched +3072 +30.7\n")
+        # The same without a boot_id.
+        p = self.run_it("--since", self.recording(self.sample() | {"uptime": 101}), quiet=False)
+        self.assertIn("booted after that", p.stderr)
+
+    def test_table(self):
+        # Read last: when there is a reader, all else has been read.
+        last = self.root / "sys/kernel/mm/transparent_hugepage/hpage_pmd_size"
+        last.unlink()
+        os.mkfifo(last)
+        p = subprocess.Popen([self.tmp / "tlbstat", "--root", self.root, "0.1", "1"], stdout=subprocess.PIPE, text=True,
+                             env=self.env)
+        self.addCleanup(p.kill)
+        with last.open("w"):
+            last.unlink()
+            for name, text in LATER.items():
+                (self.root / name).write_text(text)
+        groups, heads, row = p.communicate(timeout=60)[0].splitlines()
+        self.assertEqual(len(groups), len(heads))
+        self.assertEqual(len(row), len(heads))
+        self.assertEqual(dict(zip(heads.split(), row.split())),
+                         {"moved": "0", "splits": "0", "pages": "512", "issued": "1", "avoid": "511", "waits": "0",
+                          "defer": "0", "deny": "10", "why": "reason", "flush": "-", "held": "77", "age_ms": "64",
+                          "pause": "0", "cancel": "0", "stopm": "0", "max_us": "-", "could": "-",
+                          "saved": f"{1048 * PAGE / 2**20:.1f}"})
+
+    def test_large_numbers_keep_the_columns(self):
+        path = self.recording(self.sample())
+        write(self.root, LATER | {"proc/vmstat": "pgmigrate_success 900000000000000\n"})
+        self.assertRegex(self.run_it("--since", path).stdout, r"pages migrated +899999999993000 +90.0T\n")
+
+    # --- record and report
+
+    def record(self, *words, **more):
+        later = write(self.tmp / "later", LATER)
+        return self.run_it("record", "-o", self.tmp / "r", "60", *words, "--", "sh", "-c",
+                           f"cp -r {later}/. {self.root}; exit 7", status=7, **more)
+
+    def test_record_and_report(self):
+        self.record()
+        lines = [json.loads(line) for line in (self.tmp / "r").read_text().splitlines()]
+        self.assertEqual([line["uptime"] for line in lines], [100, 110])
+        svg = self.tmp / "r.svg"
+        text = self.run_it("report", "--svg", svg, self.tmp / "r").stdout
+        self.assertRegex(text, r"ranges flushed for them +10 +1\n")
+        self.assertRegex(text, r"flushes  avoid +511 +511 +511  #")
+        self.assertIn("█", self.run_it("report", self.tmp / "r", env={"LC_ALL": "C.UTF-8"}).stdout)
+        tree = xml.etree.ElementTree.parse(svg)
+        drawn = ["".join(e.itertext()) for e in tree.iter("{http://www.w3.org/2000/svg}text")]
+        self.assertIn("flushes pages: pages whose flushes were batched, per second", drawn)
+        self.assertIn(" pages denied, by reason", drawn)
+        self.assertIn("10 s", drawn)
+
+    def test_report_over_a_boot(self):
+        first, second = self.sample(), self.sample(root=write(self.root, LATER))
+        other = {"boot_id": "another"}
+        p = self.run_it("report", self.recording(first, second, first | other, second | other), quiet=False)
+        self.assertIn("recording:3: booted before that", p.stderr)
+        # 5120 twice, and the 3072 from the boot to the first sample after it.
+        self.assertRegex(p.stdout, r"120.0 s recorded")
+        self.assertRegex(p.stdout, r"pages whose flushes were batched +13312 ")
+
+    def test_interrupted_recording_is_whole(self):
+        (self.tmp / "r").unlink(missing_ok=True)
+        p = subprocess.Popen([self.tmp / "tlbstat", "record", "--root", self.root, "-o", self.tmp / "r", "60"],
+                             env=self.env)
+        self.addCleanup(p.kill)
+        while not (self.tmp / "r").exists() or not (self.tmp / "r").read_text():
+            time.sleep(0.05)
+        (self.root / "proc/uptime").write_text("104 1\n")
+        p.send_signal(signal.SIGTERM)
+        self.assertEqual(p.wait(timeout=20), 0)
+        self.assertEqual(len((self.tmp / "r").read_text().splitlines()), 2)
+
+    def test_signals_that_are_ignored(self):
+        """Of a command whose parent ignores them: its end is seen, and nohup is obeyed."""
+        def ignore():
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self.record("5", preexec_fn=ignore)
+        p = subprocess.Popen([self.tmp / "tlbstat", "--json", "--root", self.root, "60"], stdout=subprocess.PIPE,
+                             env=self.env, preexec_fn=ignore)
+        self.addCleanup(p.kill)
+        self.addCleanup(p.stdout.close)
+        p.stdout.readline()
+        p.send_signal(signal.SIGHUP)
+        with self.assertRaises(subprocess.TimeoutExpired):
+            p.wait(timeout=1)
+        p.send_signal(signal.SIGTERM)
+        self.assertEqual(p.wait(timeout=20), 0)
+
+    def test_torn_last_line(self):
+        self.record()
+        text = (self.tmp / "r").read_text()
+        p = self.run_it("report", self.recording(text, text.splitlines()[0][:200]), quiet=False)
+        self.assertIn("recording:3: the last line is torn, and left out", p.stderr)
+
+    # --- what is wrong
+
+    def test_malformed_recordings(self):
+        good = json.dumps(self.sample())
+        long = '"' + "k" * 60 + '":1'
+        for text, says in {
+                "": "there is no sample in it", "\n\n": "there is no sample in it", "[1]\n": "no JSON object",
+                "{}\n": "no \"key\"", '{"a":{}}\n': "a value is no number", '{"a":[1]}\n': "a value is no number",
+                '{"a":1}\n': 'no "tlbstat":1', '{"tlbstat":2}\n': 'no "tlbstat":1', '{"tlbstat":1\n': "does not end",
+                '{"tlbstat":1,"a":1e300}\n': "too large", '{"tlbstat":1,"a":nan}\n': "a value is no number",
+                '{"tlbstat":1,"a b":1}\n': "strange letters", '{"tlbstat":1,"\x1b[2J":1}\n': "strange letters",
+                '{"tlbstat":1,' + long + "}\n": "too long", '{"tlbstat":1}x\n': "does not end",
+                '{"tlbstat":1,' + ",".join(f'"k{i}":1' for i in range(300)) + "}\n": "one too many",
+                good[:-1] + " " * 70000 + "}\n": "too long", '{"tlbstat":1,"a":1\0}\n': "zero byte",
+                '{"tlbstat":1,"boot_id":"' + "x" * 100 + '"}\n': "a value is no"}.items():
+            for words in (("report",), ("--since",)):
+                p = self.run_it(*words, self.recording(text), status=1)
+                self.assertIn(says, p.stderr, text[:80])
+        p = self.run_it("report", self.recording(good + "\n" + good + "\n"), status=1)
+        self.assertIn("recording:2: not later", p.stderr)
+        self.run_it("report", self.recording(good + "\n"), status=1)
+        self.run_it("report", self.tmp / "none", status=1)
+        self.run_it("report", self.tmp, status=1)
+
+    def test_text_of_others_is_harmless(self):
+        samples = [self.sample(), self.sample(root=write(self.root, LATER))]
+        path = self.recording(*(json.dumps(s).replace('"7.3.4"', '"\x1b]0;<script>&"').replace('"aarch64"', '"<b>"') + "\n"
+                                for s in samples))
+        text = self.run_it("report", "--svg", self.tmp / "r.svg", path).stdout
+        self.assertNotRegex(text, "[<\x1b]")
+        xml.etree.ElementTree.parse(self.tmp / "r.svg")
+
+    def test_any_bytes(self):
+        """Neither files of a kernel nor recordings with random changes end in a signal or a sanitizer's report."""
+        dice = random.Random(1)
+        good = "".join(json.dumps(s) + "\n" for s in (self.sample(), self.sample(root=write(self.root, LATER)))).encode()
+        digits = [b"18446744073709551616", b"-9223372036854775808", b"9223372036854775807", b"\0", b"\xff", b"\n", b'"',
+                  b":", b",", b"e999", b"." * 70]
+
+        def spoil(data):
+            data = bytearray(data)
+            for _ in range(dice.randrange(1, 6)):
+                at = dice.randrange(len(data) + 1)
+                data[at:at + dice.randrange(4)] = dice.choice(digits)
+            return bytes(data)
+
+        for turn in range(60):
+            path = self.tmp / "spoilt"
+            path.write_bytes(spoil(good))
+            files = {name: spoil(text.encode()) for name, text in TLB_RS.items()}
+            write(self.root, files)
+            for words in (("report", "--svg", self.tmp / "x.svg", path), ("--since", path, "-r", self.root),
+                          ("--once", "--json", "-r", self.root), ("0.01", "1", "-r", self.root)):
+                p = subprocess.run([self.tmp / "tlbstat", *words], capture_output=True, check=False, timeout=60,
+                                   env=self.env)
+                self.assertIn(p.returncode, (0, 1), (turn, words, p.stderr))
+                self.assertNotIn(b"Sanitizer", p.stderr)
+                self.assertNotIn(b"runtime error", p.stderr)
+                if "--json" in words and p.returncode == 0:
+                    json.loads(p.stdout)
+
+    def test_usage(self):
+        for words in (["x"], ["0"], ["nan"], ["-1", "2"], ["1", "0"], ["1", "2", "3"], ["1x"], ["--once", "--detail"],
+                      ["--svg", "x"], ["-o", "x"], ["report", "--json"], ["report", "a", "b"], ["record", "--once"],
+                      ["record", "--"], ["--wrong"], ["--since"], ["--once", "--trace"]):
+            p = subprocess.run([self.tmp / "tlbstat", *words], capture_output=True, text=True, check=False,
+                               env=self.env)
+            self.assertEqual((p.returncode, p.stdout), (2, ""), words)
+            self.assertIn("tlbstat: ", p.stderr)
+        self.run_it("--once", root=self.tmp / "none", status=1)
+        with open("/dev/full", "w") as full:
+            p = subprocess.run([self.tmp / "tlbstat", "--json", "0.01", "1"], stdout=full, stderr=subprocess.PIPE,
+                               env=self.env, check=False)
+        self.assertEqual(p.returncode, 1)
+
+    def test_help_explains_every_column(self):
+        text = self.run_it("--help").stdout
+        for heads in (self.run_it("0.01", "1").stdout, self.run_it("0.01", "1", root=write(self.root, STOCK)).stdout):
+            for name in heads.splitlines()[1].split():
+                self.assertRegex(text, rf"\n  \w+ +{name} +\w")
+        self.assertLessEqual(max(map(len, text.splitlines())), 100)
+
+
+if __name__ == "__main__":
+    unittest.main()
