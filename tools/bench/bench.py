@@ -5,7 +5,8 @@
 usage: bench.py [SUITE...]     or the variable SUITE="pageout worst"; default: all of them
 
 Each suite leaves build/bench/SUITE.json, and is not run again as long as the kernels, the guest programs
-and the suite itself are the same (--again runs it). From all of them come bench.json, bench.md and plots.
+and the suite itself are the same (--again runs it); one
+that was interrupted goes on with the boots that are missing. From all of them come bench.json, bench.md and plots.
 Exit status 0 only if every hard target, those on counts, is met.
 """
 
@@ -61,6 +62,8 @@ def measured(suite, context, again):
     print(f"{suite}: {suites.SUITES[suite].about}", flush=True)
     begin = time.monotonic()
     context.suite, context.boots = suite, 0
+    # Boots of a run that was interrupted are not repeated, either.
+    context.key = f"{key} {time.time()}" if again else key
     result = suites.Result(context)
     suites.SUITES[suite].run(result)
     new = {"suite": suite, "about": suites.SUITES[suite].about, "key": key,

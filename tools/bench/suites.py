@@ -26,6 +26,7 @@ class Context:
     out: object
     suite: str = ""
     boots: int = 0
+    key: str = ""
 
 
 class Result:
@@ -608,7 +609,8 @@ def hvo(result):
     pages, mem = hvo_pages()
     machine = {"mem": mem, "nodes": 1}
     pairs = 7
-    each = [s for s in HVO_STRATEGIES if s != "perfolio"]
+    # Ours is first: what splits blocks leaves them split for the next.
+    each = sorted((s for s in HVO_STRATEGIES if s != "perfolio"), key=lambda s: s != "auto")
     # Emulated, a pause takes milliseconds, and perfolio has one for each page of 2 MiB.
     jobs = {"time": f"hvo_bench --pages 100 --pairs {pairs} --strategy auto --strategy unsafe",
             "counts": f"hvo_bench --pages {pages} " + " ".join(f"--strategy {s}" for s in each),
@@ -659,6 +661,10 @@ def hvo(result):
     hvo_broadcast(result)
 
 
+# A guest with many more CPUs than its host is late for everything: stock warns of the timer of its deadline servers.
+LATE = (r"WARNING: kernel/time/hrtimer.c.*hrtimer_forward",)
+
+
 def hvo_broadcast(result):
     """How many times an interrupt is sent for a pause: once for each 16 CPUs, or once for all."""
     rows = []
@@ -666,7 +672,8 @@ def hvo_broadcast(result):
         found = []
         for on in (0, 1):
             records, text, _ = boot(result.context, "arm64", "hvo_bench --pages 16 --strategy auto", mem="32G", nodes=1,
-                                    smp=cpus, meter=True, append=f"irqchip.gicv3_broadcast={on}")
+                                    smp=cpus, meter=True, append=f"irqchip.gicv3_broadcast={on}",
+                                    allow=LATE)
             # What else wakes CPUs up only adds to it.
             found.append(min(r["meter"]["sgi"] / (r["pauses"] + r["cancelled"]) for r in records
                              if r.get("region") in HVO_ROWS))

@@ -38,7 +38,7 @@ OK, FAILED, SPLAT, TIMEOUT, NO_QEMU, ORACLE = range(6)
 
 QEMU = {"arm64": ("qemu-system-aarch64", "qemu-system-arm"),
         "x86_64": ("qemu-system-x86_64", "qemu-system-x86")}
-MACHINE = {"arm64": ["-M", "virt,gic-version=3"], "x86_64": ["-machine", "q35"]}
+MACHINE = {"arm64": "virt,gic-version={gic}", "x86_64": "q35"}
 BLOCK = {"arm64": "virtio-blk-device", "x86_64": "virtio-blk-pci"}
 # no_timer_check: on a loaded machine the emulated PIT fails the check.
 CONSOLE = {"arm64": "console=ttyAMA0 earlycon",
@@ -169,7 +169,7 @@ def threads_of(qemu, arch):
 
 
 def machine(kernel, arch, cpu="max", smp=4, mem="2G", nodes=2, cpuless=0, append="", threads=None,
-            mte=False):
+            mte=False, gic=3):
     """The command line up to the devices; raises if QEMU or a file is missing."""
     program, package = QEMU[arch]
     qemu = shutil.which(program)
@@ -187,7 +187,7 @@ def machine(kernel, arch, cpu="max", smp=4, mem="2G", nodes=2, cpuless=0, append
     memory = numa(mem, smp, nodes, int(cpuless))
     # CPUs of different nodes must not share a socket's cache.
     sockets = smp if smp % nodes else nodes
-    return [qemu, *MACHINE[arch], "-cpu", cpu,
+    return [qemu, "-machine", MACHINE[arch].format(gic=gic), "-cpu", cpu,
             *(("-machine", "mte=on") if mte and arch == "arm64" else ()),
             "-accel", f"tcg,thread={threads or threads_of(qemu, arch)}",
             *memory, "-smp", f"{smp},sockets={sockets}",
@@ -392,7 +392,8 @@ def read_meter(path, result, oracle):
 
 def boot(kernel, arch, job=None, initrd=None, cpu="max", smp=4, mem="2G", nodes=2, cpuless=0,
          disk=None, swap=False, append="", meter=False, oracle=False, timeout=300, log=None,
-         env=None, files=None, stream=None, allow=(), expect_panic=None, threads=None, mte=False):
+         env=None, files=None, stream=None, allow=(), expect_panic=None, threads=None, mte=False,
+         gic=3):
     """Boot, wait for the end, judge.
 
     job: shell text, or the path of a script; or initrd: an initramfs of one's own.
@@ -403,7 +404,7 @@ def boot(kernel, arch, job=None, initrd=None, cpu="max", smp=4, mem="2G", nodes=
     swap: "512M" or "zram:512M" in zram, "disk:512M" on a disk; True is 512M in zram.
     env, files: variables for the job; {path in the guest: file} added to the initramfs.
     threads: "multi" or "single", of QEMU's vCPUs (default: see threads_of()).
-    mte: memory tags, of an arm64 CPU that has them.
+    mte: memory tags, of an arm64 CPU that has them. gic: version of its interrupt controller.
     log: file for the console. stream: binary file that the console is copied to, live.
     allow: regular expressions of kernel reports (and failed KUnit cases) to accept;
     expect_panic: of the panic that must happen.
@@ -415,7 +416,7 @@ def boot(kernel, arch, job=None, initrd=None, cpu="max", smp=4, mem="2G", nodes=
         tmp = Path(name)
         extra, words = devices(arch, tmp, disk, swap)
         command = machine(kernel, arch, cpu, smp, mem, nodes, cpuless, f"{words} {append}".strip(),
-                          threads, mte)
+                          threads, mte, gic)
         command += extra + ["-serial", "stdio"]
         if initrd:
             if not Path(initrd).is_file():
@@ -486,6 +487,7 @@ def parse(argv):
         sub.add_argument("--swap", help="SIZE or zram:SIZE, disk:SIZE")
         sub.add_argument("--append", default="", help="kernel arguments")
         sub.add_argument("--threads", choices=("multi", "single"), help="of QEMU's vCPUs")
+        sub.add_argument("--gic", type=int, choices=(2, 3), default=3, help="version, arm64")
         sub.add_argument("--meter", action="store_true", help="count TLB maintenance")
         sub.add_argument("--oracle", action="store_true", help="look for stale translations")
         sub.add_argument("--timeout", type=float, default=300 if name == "boot" else None)

@@ -3,7 +3,7 @@
 """Builds the guest programs and build/guest/<ARCH>/initramfs.cpio.
 
 The archive holds a static busybox, our init and the programs, compiled from
-tools/testing/selftests/mm into build/guest/<ARCH>/bin. A job is a second archive behind it (job_archive()).
+tools/testing/selftests/mm and tools/tlbstat into build/guest/<ARCH>/bin. A job is a second archive behind it (job_archive()).
 """
 
 import argparse
@@ -20,6 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 SELFTESTS = ROOT / "tools/testing/selftests/mm"
+TLBSTAT = ROOT / "tools/tlbstat/tlbstat.c"
 ARCHES = {
     # arch: (Debian's name, compiler, package of the compiler and static libc)
     "arm64": ("arm64", "aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"),
@@ -174,7 +175,8 @@ def kernel_tree():
 def build_programs(arch, ksrc=None):
     """Cross-compile the guest programs that changed; ksrc: a kernel tree."""
     compiler, package = ARCHES[arch][1:]
-    sources = sorted(path for name in ("tlb_batch", "migrc", "hvo") for path in SELFTESTS.glob(f"{name}_*.c"))
+    sources = sorted(path for name in ("tlb_batch", "migrc", "hvo", "tlb_rs") for path in SELFTESTS.glob(f"{name}_*.c"))
+    sources.append(TLBSTAT)
     out = guest_dir(arch) / "bin"
     out.mkdir(parents=True, exist_ok=True)
     # A program whose source is gone must not stay in the guest.
@@ -199,7 +201,7 @@ def build_programs(arch, ksrc=None):
     for source in stale:
         print(f"  CC [{arch}] {source.name}", file=sys.stderr)
         part = out.parent / (source.stem + ".part")
-        if subprocess.run([compiler, *flags, "-o", part, source], check=False).returncode:
+        if subprocess.run([compiler, *flags, "-o", part, source, "-lm"], check=False).returncode:
             raise GuestError(f"{source.name} does not compile for {arch}")
         os.replace(part, out / source.stem)
 

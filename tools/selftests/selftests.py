@@ -4,7 +4,7 @@
 
 usage: selftests.py [--migrc] [--move] [--hvo] [TEST...]  or the variables TESTS="cow migration", MIGRC=1, MOVE=1, HVO=1
 
-With --migrc it is the debug image twice: as it boots, and with vm.migrc_enable=1 under the stale-translation
+With --migrc it is the checked image twice: as it boots, and with vm.migrc_enable=1 under the stale-translation
 oracle, which only that image tells of its frames. With --move the memory of the test is moved to and fro all the
 time, on both sides and under the oracle on both: few of the tests move memory themselves. Some, like rmap, then
 fail now and then, because they expect a page to stay where it is. With --hvo (arm64) it is the tests of HugeTLB pages on
@@ -41,10 +41,16 @@ import source  # noqa: E402
 OUT = common.BUILD / "selftests"
 MM = "tools/testing/selftests/mm"
 LIBRARIES = ("libnuma-dev", "libcap-dev")
-DEFAULT = ("split_huge_page_test", "folio_split_race_test", "rmap", "cow", "migration", "khugepaged",
-           "uffd-unit-tests", "soft-dirty", "mremap_test")
 HUGETLB = ("hugetlb-mmap", "hugetlb-shm", "hugetlb-mremap", "hugetlb-madvise", "hugetlb_dio", "hugetlb_fault_after_madv",
            "hugetlb_madv_vs_map", "thuge-gen", "hugetlb-soft-offline", "hugetlb-read-hwpoison")
+# All of run_vmtests.sh, but for what it needs modules, cgroups or bash for; the quick ones first.
+ALL = ("map_fixed_noreplace", "map_populate", "droppable", "gup_test", "gup_longterm", "uffd-wp-mremap", "on-fault-limit",
+       "mlock-random-test", "mlock2-tests", "mrelease_test", "mremap_dontunmap", "va_high_addr_switch", "guard-regions",
+       "madv_populate", "process_madv", "merge", "memfd_secret", "mseal_test", "prctl_thp_disable", "protection_keys_64",
+       "protection_keys", "pkey_sighandler_tests", "pagemap_ioctl", "pfnmap", "mkdirty", "mdwe_test", "memory-failure",
+       *HUGETLB, "compaction_test", "ksm_tests", "ksm_functional_tests", "uffd-stress", "transhuge-stress",
+       "split_huge_page_test", "folio_split_race_test", "rmap", "cow", "migration", "khugepaged", "uffd-unit-tests",
+       "soft-dirty", "mremap_test")
 # As run_vmtests.sh has them; where it takes XFS, /mnt is an ext4, which has large folios as well.
 ARGUMENTS = {
     "split_huge_page_test": ("/mnt",),
@@ -210,7 +216,8 @@ def copy_tree(tree, place):
                 (part / directory / entry.name).symlink_to(entry)
     shutil.copytree(tree / MM, part / MM)
     # What their check_config.sh would write where liburing is not installed, which is not a thing of mm.
-    (part / MM / "local_config.h_gen").write_text("", encoding="ascii")
+    for header in ("local_config.h_gen", "local_config.h"):  # since 7.3, and before
+        (part / MM / header).write_text("", encoding="ascii")
     (part / MM / "local_config.mk").write_text("IOURING_EXTRA_LIBS =\n", encoding="ascii")
     part.rename(place)
 
@@ -240,7 +247,7 @@ def build(arch, kver, tests):
                           env=env).split()
     programs = {test: out / "bin" / test for test in tests if test in known}
     for test in set(tests) - set(programs):
-        if not (tree / MM / f"{test}.c").exists():
+        if not (tree / MM / f"{re.sub('_(32|64)$', '', test)}.c").exists():
             raise common.Fail(f"no mm selftest {test}; for {arch} there are {', '.join(sorted(known)) or 'none'}")
     if programs:
         common.logged([*make, f"-j{len(os.sched_getaffinity(0))}", *programs.values()], out / "build.log",
@@ -347,8 +354,8 @@ def choose(options):
                   env=environment())
     on = "".join(f" && echo 1 > /proc/sys/vm/migrc_{name}" for name in ("readmostly", "enable"))
     # Where the mover and the test race, both must be as slow.
-    return {"debug": side(options.stock, "debug", setup=ours, oracle=options.move, append="kunit.enable=0"),
-            "migrc": side(options.ours, "debug", setup=ours + on, migrc=True, oracle=True,
+    return {"off": side(options.stock, "checked", setup=ours, oracle=options.move, append="kunit.enable=0"),
+            "migrc": side(options.ours, "checked", setup=ours + on, migrc=True, oracle=True,
                           append="kunit.enable=0")}
 
 
@@ -362,19 +369,19 @@ def parse():
     parser.add_argument("--arch", default=os.environ.get("ARCH") or "arm64", choices=initramfs.ARCHES)
     parser.add_argument("--kver", default=os.environ.get("KVER") or "7.3")
     parser.add_argument("--migrc", action="store_true", default=os.environ.get("MIGRC", "0") not in ("", "0"),
-                        help="compare the debug image with itself, migrc on and under the oracle")
+                        help="compare the checked image with itself, migrc on and under the oracle")
     parser.add_argument("--move", action="store_true", default=os.environ.get("MOVE", "0") not in ("", "0"),
                         help="move the tests' memory between two nodes meanwhile, on both sides")
     parser.add_argument("--hvo", action="store_true", default=os.environ.get("HVO", "0") not in ("", "0"),
                         help="compare stock with the checked image, struct pages of HugeTLB pages given back")
-    parser.add_argument("--stock", help="kernel image of the first (default: build/KVER/ARCH-stock, or -debug)")
-    parser.add_argument("--ours", help="kernel image of the second (default: build/KVER/ARCH-release, or -debug)")
+    parser.add_argument("--stock", help="kernel image of the first (default: build/KVER/ARCH-stock, or -checked)")
+    parser.add_argument("--ours", help="kernel image of the second (default: build/KVER/ARCH-release, or -checked)")
     parser.add_argument("--limit", type=int, default=int(os.environ.get("TIMEOUT") or 900),
                         help="seconds for one command, as in the settings file of the tests; twice as many under the "
                              "oracle")
     parser.add_argument("--lines", type=int, default=20, help="of differences to print for one command")
     options = parser.parse_args()
-    options.test = options.test or list(HUGETLB if options.hvo else DEFAULT)
+    options.test = options.test or list(HUGETLB if options.hvo else ALL)
     return options
 
 

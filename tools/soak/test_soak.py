@@ -63,7 +63,7 @@ class Plan(unittest.TestCase):
         text = soak.job("arm64", 120, 1, 0)
         self.assertIn("LENGTH=120 ", text)
         self.assertRegex(text, r"\nround 60 '' --\S+ 1 ")
-        self.assertRegex(text, r"\nround 60 '--toggle' --\S+ 1 ")
+        self.assertRegex(text, r"\nround 60 '--toggle' --\S+ \d ")
 
 
 class Reading(unittest.TestCase):

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Run every test, print a summary of each suite and at the end `N passed, N failed`.
 
-usage: test.py [SUITE...]     (make test SUITE="style kunit"; default: all but debug, pages, fs, sabotage_x86_64)
+usage: test.py [SUITE...]     (make test SUITE="style kunit"; default: all but debug, pages, fs, abuse,
+                                              stock, sabotage_all)
 """
 
 import contextlib
@@ -23,7 +24,11 @@ import compiled_out  # noqa: E402
 import guest  # noqa: E402
 import kernel as kernel_tool  # noqa: E402
 import measure  # noqa: E402
+import overlay  # noqa: E402
+import sabotage as sabotage_table  # noqa: E402
+import source  # noqa: E402
 import toolchain  # noqa: E402
+from common import Fail  # noqa: E402
 
 BEGIN = time.monotonic()
 ARCHES = ("arm64", "x86_64")
@@ -161,33 +166,59 @@ def reported(suite, name, arch, job, says, *words, **options):
 
 def style(suite):
     src = tree()
-    rust = [f for d in ("rust", "mm", "samples", "verify/src", "verify/tests")
+    rust = [f for d in ("rust", "mm", "samples", "verify/src", "verify/tests", "verify/fuzz")
             for f in sorted((ROOT / d).rglob("*.rs")) if "target" not in f.parts]
     suite.command("rustfmt", "rustfmt", "--check", "--edition", "2021", "--config-path", src, *rust)
     suite.check("clippy there (the debug images are built with it, warnings as errors)", shutil.which("clippy-driver"))
     checkpatch = (src / "scripts/checkpatch.pl", "--strict", "--no-signoff", "--terse", "--quiet", f"--root={src}")
 
+    # What "make series" makes of the patches and the new files, as it would be sent.
+    sent = LOGS / "series"
+    shutil.rmtree(sent, ignore_errors=True)
+    suite.command("series", sys.executable, "tools/kernel/kernel.py", "series", "--out", sent, "--kver", KVER)
+    trace = "PARENTHESIS_ALIGNMENT,OPEN_ENDED_LINE,COMPLEX_MACRO"
+
     def check_patch(patch):
         # A patch to some files says nothing about MAINTAINERS, which has a patch of its own.
+        ignore = "FILE_PATH_CHANGES,EMBEDDED_FILENAME"
+        if "+++ b/include/trace/" in patch.read_text(encoding="utf-8"):
+            ignore += "," + trace
         with patch.open(encoding="utf-8") as text:  # by name, it would be checked as a source file
-            suite.command(f"checkpatch {patch.name}", *checkpatch, "--ignore", "FILE_PATH_CHANGES,EMBEDDED_FILENAME",
-                          "-", stdin=text, cwd=LOGS)
+            suite.command(f"checkpatch {patch.relative_to(patch.parents[1])}", *checkpatch, "--ignore", ignore, "-",
+                          stdin=text, cwd=LOGS)
 
     def check_file(f):
         # The layout of TRACE_EVENT() is the tree's, not checkpatch's.
         # And linux/x.h is where asm/x.h may be included.
-        ignore = "PARENTHESIS_ALIGNMENT,OPEN_ENDED_LINE,COMPLEX_MACRO" if "trace" in f.parts else "INCLUDE_LINUX"
+        ignore = trace if "trace" in f.parts else "INCLUDE_LINUX"
         suite.command(f"checkpatch {f.relative_to(ROOT)}", *checkpatch, "--ignore", ignore, "--file", f, cwd=LOGS)
 
-    files = [f for d in ("include", "arch", "mm", "tools/testing", "tools/meter") for f in sorted((ROOT / d).rglob("*"))
-             if f.suffix in (".c", ".h", ".S", ".rs")]
+    files = [f for d in ("include", "arch", "mm", "tools/testing", "tools/meter", "tools/tlbstat")
+             for f in sorted((ROOT / d).rglob("*")) if f.suffix in (".c", ".h", ".S", ".rs")]
     files += sorted((ROOT / "rust").rglob("*.rs")) + sorted((ROOT / "samples").rglob("*.rs"))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(check_patch, sorted((ROOT / "patches").glob("*.patch"))))
+        patches = set(sent.glob("*/*.patch")) - set(sent.glob("*/0000-cover-letter.patch"))
+        patches |= set((ROOT / "patches").glob("*/*.patch"))    # of other versions
+        list(pool.map(check_patch, sorted(patches)))
         list(pool.map(check_file, files))
+    for kver in source.KVERS:
+        applies(suite, kver)
     missing = [str(f) for f in tracked() if "SPDX-License-Identifier: GPL-2.0" not in f.read_text(errors="replace")[:400]
                and f.name != "series" and f.suffix not in (".patch", ".txt")]
     suite.check("SPDX line on every file", not missing, " ".join(missing))
+
+
+def applies(suite, kver):
+    """A patch that is changed for one version may no longer fit the other."""
+    base = source.cached(kver)
+    if not base:
+        suite.skip(f"series applies to {kver}", f"its source is not here: make source KVER={kver}")
+        return
+    try:
+        overlay.scratch(base, overlay.tree_version(base))
+        suite.check(f"series applies to {kver}", True)
+    except Fail as e:
+        suite.check(f"series applies to {kver}", False, str(e))
 
 
 def tracked():
@@ -200,6 +231,7 @@ def tools(suite):
     suite.command("bench arithmetic", sys.executable, "tools/bench/test_bench.py")
     suite.command("selftests comparison", sys.executable, "tools/selftests/test_selftests.py")
     suite.command("soak's arithmetic", sys.executable, "tools/soak/test_soak.py")
+    suite.command("tlbstat on canned files", sys.executable, "tools/tlbstat/test_tlbstat.py")
     suite.command("guest runner", sys.executable, "-m", "unittest", "-q", "tools/guest/test_guest.py")
     suite.ktap("build tool errors", sys.executable, "tools/kernel/test_kernel.py")
 
@@ -218,6 +250,9 @@ def verify(suite):
     # Where herd7 is neither installed nor to be had, the litmus tests say so and are skipped.
     subprocess.run([sys.executable, "verify/litmus/fetch.py"], cwd=ROOT, check=False)
     suite.ktap("litmus", sys.executable, "verify/litmus/run.py")
+    # A fuzzer that finds no error that is there would show nothing.
+    suite.ktap("fuzz", sys.executable, "verify/fuzz/run.py")
+    suite.ktap("fuzz", sys.executable, "verify/fuzz/run.py", "--broken")
 
 
 def off(suite):
@@ -290,34 +325,80 @@ run tlb_batch_secondary --rounds 4 --expect-none
 REFAULT_SWAP = "tlb_batch_refault --act swap --rounds 20 "
 
 
-# Of migrc_stale: what breaks without a hook.
-MIGRC_BROKEN = (("reuse-exclusive", "reuse"), ("mprotect", "range"), ("uffd-wp", "range"), ("zap", "range"),
-                ("dontneed", "range"), ("mremap", "range"), ("swapin", "swapin"), ("force", "force"),
-                ("poke", "force"), ("file", "file"), ("shared", "file"), ("twice", "record"), ("record", "record"),
-                ("drain", "flush"), ("mixed", "mixed"), ("notifier", "notifier"))
-# There a child exits, and its flush is of all ASIDs where QEMU emulates arm64.
-MIGRC_BROKEN_ARCH = {"arm64": (("tags", "force"),), "x86_64": (("reuse", "reuse"), ("common", "reuse"))}
 LITMUS_ROUNDS = {"arm64": 1000, "x86_64": 300}
 MIGRC_ROUNDS = {"arm64": 4, "x86_64": 4}
-# Of migrc_file.
-MIGRC_FILE_BROKEN = (("write", "write"), ("truncate", "write,change"), ("punch", "write,change"), ("store", "write"),
-                     ("loop", "write"), ("upper", "write"), ("lower", "write"), ("unlinked", "write"),
-                     ("verity", "change"), ("open", "file"), ("tmpfs", "file"))
-# Where what removes a page flushes it, as in clone and punch here, no rule is needed.
-XFS_BROKEN = (*(b for b in MIGRC_FILE_BROKEN if b[0] not in ("punch", "verity")),)
-MIGRC_READMOSTLY_BROKEN = (("table", "reuse"), ("writer", "clean"), ("rare", "pause"), ("hint", "hint"))
-# What a debug kernel itself reports, too: case, hooks, rounds. Where one thread emulates all CPUs, none is writing in
-# the moment that "pending" and "fork" are about.
-MIGRC_REPORTED = {"arm64": (("writable", "writable", 8), ("pending", "pending,range", 24), ("fork", "fork", 12)),
-                  "x86_64": (("writable", "writable", 8),)}
-# Of hvo_pool: rule, case, what the kernel says without the rule.
-HVO_REPORTED = (("ack", "pool", "changes of entries that others may use"),
-                ("break", "pool", "changes of entries that others may use"),
-                ("tlbi", "pool", "stale translations of vmemmap"),
-                ("rcu", "race", "write to read-only memory"),
-                ("same", "live", "changes of entries that others may use"))
 # A worker that is 50 ms late says nothing where one thread emulates all CPUs.
 MIGRC_BOUNDS = {"arm64": ("limit", "age", "exit", "off", "poison"), "x86_64": ("limit", "exit", "off", "poison")}
+
+
+# What tlbstat says of known work, between two looks at the counters themselves; then without debugfs.
+TLBSTAT_POOL = 64
+TLBSTAT = """
+set -e
+counters() { awk 'BEGIN { printf "{\\"vmstat\\":1" } { printf ",\\"%s\\":%s", $1, $2 } END { print "}" }' /proc/vmstat; }
+set_to() { [ ! -e "$1" ] || echo "$2" > "$1"; }
+set_to /proc/sys/vm/migrc_enable 1
+set_to /proc/sys/vm/hugetlb_optimize_vmemmap 1
+# An emulated CPU may not run for many milliseconds.
+set_to /sys/module/hvo/parameters/ack_timeout_us 200000
+set_to /sys/module/hvo/parameters/pause_budget_us 1000000
+set_to /sys/module/hvo/parameters/duty_pct 100
+tlbstat --json --once > /tmp/before
+cat /tmp/before
+tlbstat record --trace -o /tmp/recording 0.5 -- tlb_batch_move_bench --pages 1024 --readers 2
+tail -n 1 /tmp/recording
+tlbstat report --svg /tmp/recording.svg /tmp/recording
+echo POOL > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages
+counters
+tlbstat --json --since /tmp/before
+counters
+umount /sys/kernel/debug
+tlbstat 0.1 3 2>&1
+""".replace("POOL", str(TLBSTAT_POOL))
+
+
+def watched(suite, arch, variant):
+    """tlbstat in a guest: it sees the work, and agrees with the kernel."""
+    name = f"tlbstat, {variant}"
+    result = boot(suite, name, arch, variant, TLBSTAT)
+    samples, vmstat = ([r for r in result.records if key in r] for key in ("tlbstat", "vmstat"))
+    if not suite.check(f"{arch} {name}: samples and counters", (len(samples), len(vmstat)) == (3, 2)):
+        return
+    before, recorded, after = samples
+
+    def check(what, ok, detail=""):
+        suite.check(f"{arch} {name}: {what}", ok, detail)
+
+    def grown(key):
+        return after[key] - before[key]
+
+    keys = [k for k in vmstat[0] if re.match("tlb_batch_|migrc_|cpu_pause|hvo_|nr_tlb_|pgmigrate_|thp_split_page$", k)]
+    off = [k for k in keys if not min(v[k] for v in vmstat) <= after.get(k, -1) <= max(v[k] for v in vmstat)]
+    check("agrees with /proc/vmstat", len(keys) > 2 and not off, f"{len(keys)} counters {' '.join(off)}")
+    check("sees pages move", grown("pgmigrate_success") >= 4096 and after["rate.pages.moved"] > 0,
+          f"{after['rate.pages.moved']} a second")
+    check("--trace sees why", recorded.get("trace.syscall_or_cpuset", 0) >= 4096)
+    missing = "that needs root, and debugfs mounted"
+    if variant == "stock":
+        check("has nothing of tlb-rs", after["tlb_batch_pages"] is None and missing not in result.console)
+        check("estimates deferrals", recorded["estimate.deferrable"] >= 4096)
+        check("estimates flushes, only on arm64", grown("estimate.flushes") >= 4096 if arch == "arm64" else
+              after["estimate.flushes"] is None and grown("tlb_interrupts") > 0)
+    else:
+        check("sees flushes avoided", grown("tlb_batch_avoided") >= 1000 and after["rate.flushes.avoid"] > 0)
+        check("sees flushes deferred", grown("migrc_deferred") >= 1024 and after["rate.deferred.defer"] > 0)
+        check("sees why they were not", grown("migrc.denied.writable") == grown("migrc_denied") >= 1024)
+        check("says what it misses without debugfs", result.console.count(missing) == (3 if arch == "arm64" else 2))
+    if variant != "stock" and arch == "arm64":
+        lengths = sum(n for key, n in after.items() if key.startswith("hvo.below_us."))
+        check("sees pauses", 0 < grown("cpu_pause") and lengths == after["cpu_pause"], f"{lengths}")
+    # 7 of 8 pages of struct pages; the kernel may have taken some for itself meanwhile.
+    spare = TLBSTAT_POOL * 7 * 4096
+    if variant == "stock" and arch == "arm64":
+        check("estimates struct pages", after["estimate.vmemmap_bytes"] == spare)
+    else:
+        check("sees struct pages given back", 0 <= spare - grown("vmemmap_saved_bytes") <= 2 * 4096,
+              f"{grown('vmemmap_saved_bytes')} bytes")
 
 
 def programs(suite):
@@ -341,116 +422,82 @@ def programs(suite):
             run("litmus, migrc bounds", f"tlb_batch_stale_litmus --rounds {LITMUS_ROUNDS[arch]} --expect-none",
                 *(f"run migrc_bounds --case {case}" for case in MIGRC_BOUNDS[arch]))
             run("migrc pressure", "migrc_bounds --case pressure", mem="768M")
+            run("abuse", "tlb_rs_abuse", mem="4G", oracle=arch == "arm64")
+            start(watched, suite, arch, IMAGE)
             if arch == "arm64":
                 # Other architectures change these entries without a pause, and this is not in their images.
                 run("hvo", "hvo_pool", mem="6G")
                 run("hvo, one CPU", "hvo_pool --case pool", mem="4G", smp=1, nodes=1)
+                run("hvo, GICv2", "hvo_pool --case pool", mem="4G", gic=2)
                 run("hvo, pseudo-NMIs", "hvo_pool --case pool && hvo_pool --case readers", mem="4G",
                     append="kunit.enable=0 irqchip.gicv3_pseudo_nmi=1")
 
 
-def no_flush_oracle(suite, arch, job):
-    """No reader that looks for it: the oracle alone must see the access."""
-    result = boot(suite, "no flush: oracle", arch, IMAGE, job, want=guest.ORACLE, cases=False, oracle=True,
-                  timeout=900)
-    suite.check(f"{arch} no flush: the oracle names the access",
-                any(e.get("va") and e.get("state") == "FREE" for e in result.oracle_errors),
-                json.dumps(result.oracle_errors[:1]))
+def removed(suite, matrix, arch, options, removals):
+    """Boot without rules: each test must fail, which its command expects."""
+    first = removals[0]
+    # One of tlb_batch needs the disk of migrc.
+    name = f"{removals[-1].mechanism} without " + (f"{first.rules}, {first.label}" if first.alone else
+                                                   "a rule" if len(removals) == 1 else "its rules")
+    says, options = first.says, {"timeout": 1800} | options
+    if first.uaf and IMAGE == "debug":
+        says = ("use-after-free in", *says)     # KASAN
+    elif first.uaf:
+        # What is read is what SLUB left there.
+        says, options["append"] = ("6b6b6b6b", *says), "kunit.enable=0 slab_debug=P,mm_struct"
+    want = guest.ORACLE if first.oracle else guest.SPLAT if says else guest.OK
+    result = boot(suite, name, arch, IMAGE, sabotage_table.job(removals), want=want, cases=False, **options)
+    status = {r["removal"]: r["status"] for r in result.records if "removal" in r}
+    for removal in removals:
+        seen = status.get(sabotage_table.REMOVALS.index(removal)) == 0
+        if removal.oracle:
+            # No reader that looks for it: the oracle alone must see the access.
+            seen = any(e.get("va") and e.get("state") == "FREE" for e in result.oracle_errors)
+        elif says:
+            seen = (seen or not removal.both) and any(all(word in splat for word in says) for splat in result.splats)
+        matrix.seen[arch, removal] = suite.check(f"{arch} {removal.mechanism} without {removal.rules}: "
+                                                 f"{removal.label} sees it", seen)
+    matrix.read_rules(arch, result.records)
+    if not all(matrix.seen[arch, removal] for removal in removals):
+        print("\n".join(result.ktap), flush=True)
+
+
+def remove(suite, **every):
+    """Remove the rules of architectures one after the other, all or what is their own; print the matrix."""
+    matrix = sabotage_table.Matrix()
+    for arch, complete in every.items():
+        if not kernel(suite, arch, IMAGE):
+            continue
+        with side_by_side(arch) as start:
+            for options, removals in sabotage_table.boots(arch, complete):
+                start(removed, suite, matrix, arch, options, removals)
+        if complete:
+            matrix.every.add(arch)
+    lines, holes = matrix.lines()
+    print("\n".join(lines), flush=True)
+    suite.check("every rule is seen removed, or named with a reason", matrix.rules and not holes, ", ".join(holes))
+
+
+def not_a_rule(suite, arch):
+    """What no rule prevents has to be found, too."""
+    reported(suite, "owed at exit", arch, "tlb_batch_task --case exit", "the kernel warns", "tlb_batch_exit_slow")
+    boot(suite, "abuse, with what it checks broken", arch, IMAGE, "tlb_rs_abuse --break --seconds 1 --processes 100",
+         mem="4G", timeout=900)
 
 
 def sabotage(suite):
-    """Each test fails when the hook that it is about is removed: here failing is passing.
+    """Each test fails when the rule that it is about is removed: here failing is passing.
 
-    On x86_64 only where the code or what the emulated CPU does is its own; sabotage_x86_64 has the rest."""
-    if kernel(suite, "arm64", IMAGE):
-        with side_by_side("arm64") as start:
-            sabotage_tlb_batch(suite, "arm64", start)
-            sabotage_migrc(suite, "arm64", start)
-            start(boot, suite, "no put-back flush", "arm64", IMAGE,
-                  "tlb_batch_putback --skip putback --expect-missing", meter=True)
-            for hook, case, says in HVO_REPORTED:
-                start(reported, suite, f"hvo without {hook}", "arm64", f"hvo_pool --case {case} --skip {hook}",
-                      "the kernel warns", says, mem="4G", cases=False)
-    if kernel(suite, "x86_64", IMAGE):
-        with side_by_side("x86_64") as start:
-            start(boot, suite, "tlb_batch without its rules", "x86_64", IMAGE,
-                  "\n".join([SKIPS, *NO_FLUSH["x86_64"]]), swap="256M", timeout=1800)
-            start(boot, suite, "migrc without its rules", "x86_64", IMAGE,
-                  "\n".join([SKIPS, *without("migrc_stale", "x86_64", MIGRC_BROKEN_ARCH["x86_64"])]), timeout=1800)
+    On x86_64 only where the code or what the emulated CPU does is its own; sabotage_all has the rest."""
+    remove(suite, arm64=True, x86_64=False)
+    not_a_rule(suite, "arm64")
 
 
-def use_after_free(suite, name, arch, job, where, **options):
-    """An mm is used after it was freed: KASAN sees that, without it what is read is what SLUB left there."""
-    if IMAGE == "debug":
-        reported(suite, name, arch, job, "KASAN reports it", "use-after-free in", where, **options)
-    else:
-        reported(suite, name, arch, job, "poison is read", "6b6b6b6b", where,
-                 append="kunit.enable=0 slab_debug=P,mm_struct", **options)
-
-
-def sabotage_x86_64(suite):
-    """What sabotage does on arm64."""
-    if kernel(suite, "x86_64", IMAGE):
-        with side_by_side("x86_64") as start:
-            sabotage_tlb_batch(suite, "x86_64", start)
-            sabotage_migrc(suite, "x86_64", start)
-
-
-# A wait that is missing shows only where it is what makes the other CPUs flush; and the invalidation at the end of the
-# walk is enough for an emulated arm64 CPU.
-NO_FLUSH = {arch: (*(f"tlb_batch_stale_litmus --rounds 200 --skip {hook} --expect-stale 100" for hook in hooks),
-                   f"tlb_batch_dirty --rounds 30 --skip {dirty} --expect-lost 1000")
-            for arch, hooks, dirty in (("arm64", ("flush",), "flush"), ("x86_64", ("flush", "sync", "gen"), "dirty"))}
-TLB_BATCH_BROKEN = """
-tlb_batch_mark --rounds 20 --skip mark --expect-stale 5
-tlb_batch_task --case exit --skip
-tlb_batch_task --case enomem --skip
-tlb_batch_task --case fork --skip
-tlb_batch_refault --act guard --dir /mnt --rounds 20 --skip open --expect-stale 5
-tlb_batch_refault --act file --dir /mnt --rounds 20 --skip lock --expect-stale 5
-tlb_batch_secondary --rounds 4 --skip flush --expect-violations 100
-"""
-# x86_64 has this window without the batch, too.
-TLB_BATCH_BROKEN_ARM64 = "tlb_batch_refault --act lazyfree --rounds 20 --skip open --expect-stale 5"
-
-
-def sabotage_tlb_batch(suite, arch, start):
-    jobs = [SKIPS, *NO_FLUSH[arch], TLB_BATCH_BROKEN, *([TLB_BATCH_BROKEN_ARM64] if arch == "arm64" else [])]
-    start(boot, suite, "tlb_batch without its rules", arch, IMAGE, "\n".join(jobs), disk="256M", swap="256M",
-          timeout=1800)
-    start(no_flush_oracle, suite, arch, "echo flush > /sys/kernel/debug/tlb_batch/skip_hook\n"
-          "tlb_batch_move_bench --pages 128 --readers 2 --touch || true")
-    # What only the kernel can see. Which function the access was inlined into is up to the compiler.
-    start(use_after_free, suite, "no hold: exit", arch, "tlb_batch_exit --rounds 6 --skip hold", "tlb_batch_flush_slow")
-    start(reported, suite, "owed at exit", arch, "tlb_batch_task --case exit", "the kernel warns", "tlb_batch_exit_slow")
-
-
-def without(program, arch, cases):
-    """Commands that pass if the case breaks without the hook."""
-    rounds = "" if program == "migrc_readmostly" else f" --rounds {MIGRC_ROUNDS[arch]}"
-    return [f"{program}{rounds} --expect-stale 1 --case {case} --skip {hook}" for case, hook in cases]
-
-
-def sabotage_migrc(suite, arch, start):
-    jobs = [SKIPS, REFAULT_SWAP + "--skip lock --expect-stale 5",
-            *without("migrc_stale", arch, MIGRC_BROKEN + MIGRC_BROKEN_ARCH[arch]),
-            *without("migrc_file", arch, MIGRC_FILE_BROKEN),
-            *without("migrc_readmostly", arch, MIGRC_READMOSTLY_BROKEN),
-            "migrc_bounds --case poison --skip poison --expect-stale 1"]
-    if arch == "arm64":  # One thread does not open a file while it walks the page tables.
-        jobs += ["migrc_bounds --case off --skip off --expect-stale 1",
-                 "migrc_bounds --case age --skip disarm --expect-stale 1",
-                 "migrc_file --rounds 50 --expect-stale 1 --case race --skip recheck"]
-        start(boot, suite, "migrc without pressure", arch, IMAGE,
-              "migrc_bounds --case pressure --rounds 1 --skip pressure,kswapd --expect-stale 1", mem="768M", timeout=900)
-    start(boot, suite, "migrc without its rules", arch, IMAGE, "\n".join(jobs), disk="verity:256M",
-          swap="disk:256M", mte=True, timeout=1800)
-    # Here the debug kernel finds the same.
-    for case, hook, rounds in MIGRC_REPORTED[arch]:
-        start(reported, suite, f"migrc without {hook}", arch,
-              f"migrc_stale --rounds {rounds} --expect-stale 1 --case {case} --skip {hook}", "the kernel warns",
-              "WARNING: mm/migrc/migrc_debug.c")
-    start(use_after_free, suite, "migrc without exit", arch, "migrc_bounds --case exit --skip exit", "migrc", cases=False)
+def sabotage_all(suite):
+    """All rules on both."""
+    remove(suite, arm64=True, x86_64=True)
+    for arch in ARCHES:
+        not_a_rule(suite, arch)
 
 
 def counts(suite):
@@ -494,7 +541,7 @@ def debug(suite):
     """All that boots an image, under generic KASAN and lockdep, too."""
     global IMAGE
     IMAGE = "debug"
-    for part in (kunit, programs, sabotage, sabotage_x86_64):
+    for part in (kunit, programs, sabotage_all):
         part(suite)
     IMAGE = "checked"
 
@@ -510,6 +557,12 @@ def pages(suite):
             boot(suite, f"hvo, pages of {variant}", "arm64", variant, "hvo_pool", mem="8G", timeout=900)
 
 
+# Where what removes a page flushes it, as in punch here, no rule is needed.
+XFS_BROKEN = [r.command for r in sabotage_table.REMOVALS
+              if r.command.startswith("migrc_file") and set(ARCHES) <= set(r.arches) and
+              not re.search("--case (punch|verity) ", r.command)]
+
+
 def fs(suite):
     """migrc on other filesystems than ext4: three that opted in, with and without the rules, and one that did not."""
     for arch in ARCHES:
@@ -522,11 +575,25 @@ def fs(suite):
             # What is of ext4, of btrfs, and of images.
             start(filesystem, suite, arch, "xfs", "xfs:512M", [program], ("verity", "btrfs", "image", "copyup"),
                   oracle=arch == "arm64")
-            start(filesystem, suite, arch, "xfs without rules", "xfs:512M", [broken.format(*b) for b in XFS_BROKEN])
+            start(filesystem, suite, arch, "xfs without rules", "xfs:512M", XFS_BROKEN)
             start(filesystem, suite, arch, "btrfs", "btrfs:512M",
                   [f"{program} --case btrfs", broken.format("btrfs", "file")])
             for name in guest.READ_ONLY:
                 start(filesystem, suite, arch, name, name, image)
+
+
+def abuse(suite):
+    """Attempts to make it overflow, fill up, stall or leak: longer than in programs, and with 10,000 sharers of a page."""
+    for arch in ARCHES:
+        if kernel(suite, arch, IMAGE):
+            boot(suite, "abuse, long", arch, IMAGE, "tlb_rs_abuse --seconds 30 --processes 10000", mem="6G", timeout=3600)
+
+
+def stock(suite):
+    """What tlbstat shows of a kernel without tlb-rs."""
+    for arch in ARCHES:
+        if kernel(suite, arch, "stock"):
+            watched(suite, arch, "stock")
 
 
 def filesystem(suite, arch, name, disk, commands, absent=(), **options):
@@ -539,7 +606,7 @@ def filesystem(suite, arch, name, disk, commands, absent=(), **options):
 
 SUITES = {f.__name__: f for f in (style, tools, verify, off, counts, kunit, programs, sabotage)}
 # For the time that they take.
-ON_DEMAND = {f.__name__: f for f in (debug, pages, fs, sabotage_x86_64)}
+ON_DEMAND = {f.__name__: f for f in (debug, pages, fs, abuse, stock, sabotage_all)}
 
 
 def main():

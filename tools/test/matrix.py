@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Build and boot every kernel of a list: other debug options, other configurations, the other base.
+
+usage: matrix.py [--list] [NAME...]     (make matrix KERNELS='arm64-rt x86_64-up'; default: all)
+
+Each boots KUnit, the programs that look for what may go wrong, and stress while allocations fail where the kernel can
+do that. What passed is not run again until a file that it is made of changes: an interrupted run goes on, and so does
+one on another day. The table is in build/matrix/matrix.md, the consoles beside it. Exit status 1 if a kernel failed.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tools" / d) for d in ("guest", "kernel", "report")]
+# pylint: disable=wrong-import-position
+import common  # noqa: E402
+import guest  # noqa: E402
+import kernel as kernel_tool  # noqa: E402
+import measure  # noqa: E402
+import overlay  # noqa: E402
+
+OUT = common.BUILD / "matrix"
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    arch: str
+    variant: str
+    about: str
+    kver: str = "7.3"
+    appends: tuple = ("",)      # a boot each
+    # Reports that are not of our code.
+    allow: tuple = ()
+    options: tuple = ()         # (option, value) of guest.boot()
+
+    @property
+    def name(self):
+        return f"{self.arch}-{self.variant}" + (f"-{self.kver}" if self.kver != "7.3" else "")
+
+
+# Of data races only those that our functions take part in: stock has its own.
+NOT_OURS = (r"(?s)\A(?:=+\n)?BUG: KCSAN: (?!.*(?:migrc|tlb_batch|tlb_oracle|hvo|arm64_pause|pause_cpus))",)
+POISON = ("page_poison=1", "init_on_free=1 page_poison=0")
+KERNELS = (
+    *(Kernel(arch, "debug", "KASAN, PROVE_LOCKING, PROVE_RCU, DEBUG_VM, PAGE_TABLE_CHECK, DEBUG_ATOMIC_SLEEP, "
+             "FAIL_PAGE_ALLOC") for arch in ("arm64", "x86_64")),
+    *(Kernel(arch, "hardened", "DEBUG_VM_PGTABLE, page poisoning, then init_on_free; KFENCE, FAILSLAB", appends=POISON)
+      for arch in ("arm64", "x86_64")),
+    *(Kernel(arch, "kcsan", "KCSAN, of our C code", allow=NOT_OURS) for arch in ("arm64", "x86_64")),
+    *(Kernel(arch, "rt", "PREEMPT_RT, and so !TRANSPARENT_HUGEPAGE") for arch in ("arm64", "x86_64")),
+    Kernel("arm64", "nonuma", "!NUMA", options=(("nodes", 1),)),
+    Kernel("arm64", "nothp", "!TRANSPARENT_HUGEPAGE"),
+    Kernel("x86_64", "up", "!SMP, !NUMA, where nothing of ours is offered", options=(("nodes", 1), ("smp", 1))),
+    Kernel("arm64", "16k", "pages of 16 KiB", options=(("mem", "6G"),)),
+    Kernel("arm64", "64k", "pages of 64 KiB", options=(("mem", "8G"),)),
+    *(Kernel(arch, "checked", "base 7.2: DEBUG_VM, PAGE_TABLE_CHECK, DEBUG_ATOMIC_SLEEP", kver="7.2")
+      for arch in ("arm64", "x86_64")),
+)
+# Programs skip (status 4) what this kernel or machine does not have.
+JOB = r"""
+status=0
+run() {
+	"$@"
+	case $? in 0|4) ;; *) status=1; echo "matrix: failed: $*" ;; esac
+}
+# $1: of every how many allocations one fails in the command that follows.
+failing() {
+	percent=$1
+	shift
+	for fault in failslab fail_page_alloc; do
+		place=/sys/kernel/debug/$fault
+		[ -e $place ] || continue
+		echo Y > $place/task-filter
+		echo $percent > $place/probability
+		echo -1 > $place/times
+		echo 0 > $place/verbose
+		[ ! -e $place/ignore-gfp-wait ] || echo N > $place/ignore-gfp-wait
+	done
+	sh -c 'echo 1 > /proc/self/make-it-fail; exec "$@"' - "$@"
+}
+run tlb_batch_thp_split --dir /mnt --thps 2
+run tlb_batch_move_bench --pages 512
+run tlb_batch_mark --rounds 5 --expect-none
+run tlb_batch_stale_litmus --rounds 50 --expect-none
+run tlb_batch_refault --act file --dir /mnt --rounds 5 --expect-none
+run tlb_batch_task
+run migrc_stale --rounds 2
+run migrc_file --rounds 2
+run migrc_readmostly
+run migrc_bounds --case limit
+run migrc_bounds --case poison
+[ ! -e /sys/kernel/debug/hvo/verify ] || run hvo_pool --case pool
+tlb_batch_stress --seconds 20 --toggle > /tmp/batch & batch=$!
+migrc_stress --seconds 20 --toggle > /tmp/migrc & migrc=$!
+[ ! -e /proc/self/make-it-fail ] || failing 10 migrc_mover --seconds 15 > /tmp/mover 2>&1
+wait $batch
+run cat /tmp/batch
+wait $migrc
+run cat /tmp/migrc
+! grep -q '^not ok' /tmp/batch /tmp/migrc || status=1
+[ ! -e /proc/sys/vm/migrc_enable ] || echo 0 > /proc/sys/vm/migrc_enable
+grep -E '^(migrc_|tlb_batch_|cpu_pause)' /proc/vmstat
+! grep -E '^migrc_held [1-9]' /proc/vmstat || status=1
+exit $status
+"""
+
+
+def identity(kernel):
+    """Changes with every file that the kernel, or what it is tested with, is made of."""
+    files = [*overlay.overlay_files().items(), *overlay.patch_files(tuple(map(int, kernel.kver.split(".")))),
+             *((f.name, f) for f in kernel_tool.fragments(kernel.arch, kernel.variant)),
+             *((f.name, f) for f in (Path(__file__), *sorted((ROOT / "tools/guest").glob("*.py"))))]
+    digest = hashlib.sha256(repr(kernel).encode())
+    for name, file in sorted((str(name), file) for name, file in files):
+        digest.update(f"{name} {common.sha256(file)}\n".encode())
+    return digest.hexdigest()
+
+
+def build(kernel):
+    """Seconds, or None."""
+    begin = time.monotonic()
+    words = [sys.executable, ROOT / "tools/kernel/kernel.py", "build", "--arch", kernel.arch, "--variant", kernel.variant,
+             "--kver", kernel.kver]
+    done = subprocess.run([str(w) for w in words], cwd=ROOT, stdout=subprocess.DEVNULL, check=False).returncode == 0
+    return round(time.monotonic() - begin) if done else None
+
+
+def boot(kernel, append, number):
+    """(seconds, passed cases, reasons to fail)"""
+    options = {"disk": "256M", "swap": "disk:256M", "mem": "4G", "timeout": 1800} | dict(kernel.options)
+    result = guest.boot(guest.kernel_path(kernel.arch, kernel.variant, kernel.kver), kernel.arch, job=JOB,
+                        append=f"{append} {measure.APPEND[kernel.arch]}", allow=kernel.allow,
+                        log=OUT / f"{kernel.name}-{number}.log", **options)
+    cases = [line for line in result.ktap if re.match(r"ok \d", line) and "# SKIP" not in line]
+    failed = [splat.strip().splitlines()[0] for splat in result.splats] + result.problems
+    failed += [line for line in result.ktap if line.startswith("not ok")]
+    failed += [f"status {result.job_exit}"] * bool(result.job_exit)
+    if not failed and (result.exit_status or not cases):
+        failed.append(f"status {result.exit_status}, {len(cases)} cases")
+    return round(result.seconds), len(cases), failed
+
+
+def run(kernel):
+    """A record: {identity, build, boots}"""
+    record = {"identity": identity(kernel), "build": build(kernel), "boots": []}
+    if record["build"] is None:
+        record["failed"] = ["does not build"]
+        return record
+    record["boots"] = [boot(kernel, append, number) for number, append in enumerate(kernel.appends)]
+    record["failed"] = [why for _, _, failed in record["boots"] for why in failed]
+    return record
+
+
+def table(records):
+    """Markdown."""
+    lines = ["| kernel | options | build, s | boot and tests, s | cases | failed |", "|---|---|---:|---:|---:|---|"]
+    for kernel in KERNELS:
+        if not (record := records.get(kernel.name)):
+            lines.append(f"| {kernel.name} | {kernel.about} | | | | not run |")
+            continue
+        seconds, cases = (sum(b[n] for b in record["boots"]) for n in (0, 1))
+        lines.append(f"| {kernel.name} | {kernel.about} | {record['build']} | {seconds} | {cases} | "
+                     f"{'; '.join(dict.fromkeys(record['failed'])) or 'none'} |")
+    return lines
+
+
+def load(kernel):
+    place = OUT / f"{kernel.name}.json"
+    return json.loads(place.read_text(encoding="utf-8")) if place.exists() else None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name", nargs="*", default=os.environ.get("KERNELS", "").split())
+    parser.add_argument("--list", action="store_true", help="only show what there is")
+    options = parser.parse_args()
+    names = [k.name for k in KERNELS]
+    if unknown := set(options.name) - set(names):
+        raise common.Fail(f"no kernel {', '.join(sorted(unknown))} in the matrix; there are {', '.join(names)}")
+    OUT.mkdir(parents=True, exist_ok=True)
+    chosen = [k for k in KERNELS if not options.name or k.name in options.name]
+    for kernel in () if options.list else chosen:
+        record = load(kernel)
+        if record and not record["failed"] and record["identity"] == identity(kernel):
+            print(f"{kernel.name}: passed before, nothing has changed", flush=True)
+            continue
+        record = run(kernel)
+        (OUT / f"{kernel.name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        print(f"{kernel.name}: " + ("; ".join(dict.fromkeys(record["failed"])) or "passed"), flush=True)
+    # What was passed by other files than these does not count.
+    records = {k.name: r for k in KERNELS if (r := load(k)) and r["identity"] == identity(k)}
+    lines = table(records)
+    (OUT / "matrix.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print("\n".join(lines))
+    failed = [k.name for k in chosen if k.name not in records or records[k.name]["failed"]]
+    print(f"{len(chosen) - len(failed)} of {len(chosen)} kernels passed")
+    return 1 if failed else 0
+
+
+def guarded():
+    try:
+        return main()
+    except guest.GuestError as error:
+        raise common.Fail(str(error)) from error
+
+
+if __name__ == "__main__":
+    common.main(guarded)

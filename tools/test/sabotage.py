@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Every rule that fault injection can remove, and the tests that see it: the matrix of `make sabotage`.
+
+A rule is a name in debugfs skip_hook of tlb_batch, migrc or hvo. A removal is a command that removes it and passes if
+something then breaks. Which rules there are is read from the guest: one without a removal and without a reason here is
+a hole, and fails.
+"""
+
+import dataclasses
+import re
+
+ARCHES = ("arm64", "x86_64")
+
+
+@dataclasses.dataclass(frozen=True)
+class Removal:
+    """Rules (more than one: they stand in for each other), and a command that removes them."""
+    mechanism: str
+    rules: str
+    command: str
+    arches: tuple = ARCHES
+    own: bool = False       # what it shows on x86_64 is of x86_64: not left to sabotage_x86_64
+    says: tuple = ()        # the kernel has to report it, in these words
+    both: bool = False      # and the command has to pass
+    oracle: bool = False    # the oracle has to see it, and nothing else looks
+    uaf: bool = False       # says is where something is used after it was freed
+    boot: tuple = ()        # (option, value) of guest.boot(); a boot serves all that need nothing else
+
+    @property
+    def label(self):
+        """What is run, in a few letters."""
+        program = re.search(r"\b(?:tlb_batch|migrc|hvo|tlb_rs)_(\w+)", self.command)
+        case = re.search(r"--(?:case|act) (\S+)", self.command)
+        return program[1] + (f" {case[1]}" if case else "") + " under the oracle" * self.oracle
+
+    @property
+    def alone(self):
+        """A boot that fails is all that there is to see."""
+        return bool(self.says) or self.oracle
+
+
+def options(**boot):
+    return tuple(sorted(boot.items()))
+
+
+TLB_BATCH_BOOT = options(disk="256M", swap="256M")
+# On a disk: what is read back from zram leaves the swap cache at once.
+MIGRC_BOOT = options(disk="verity:256M", swap="disk:256M", mte=True)
+LARGE_BOOT = options(mem="4G")
+
+
+def tlb_batch(rules, command, arches=ARCHES, **more):
+    more.setdefault("boot", TLB_BATCH_BOOT)
+    return Removal("tlb_batch", rules, command, arches, **more)
+
+
+def migrc(rules, command, arches=ARCHES, **more):
+    more.setdefault("boot", MIGRC_BOOT)
+    return Removal("migrc", rules, command, arches, **more)
+
+
+def stale(case, rules, arches=ARCHES, program="migrc_stale", rounds=4, **more):
+    return migrc(rules, f"{program} --rounds {rounds} --expect-stale 1 --case {case} --skip {rules}", arches, **more)
+
+
+def file(case, rules, arches=ARCHES, rounds=4):
+    return stale(case, rules, arches, "migrc_file", rounds)
+
+
+def readmostly(case, rules):
+    return migrc(rules, f"migrc_readmostly --expect-stale 1 --case {case} --skip {rules}")
+
+
+def reported(case, rules, rounds, arches=ARCHES):
+    """A debug kernel sees it, too."""
+    return stale(case, rules, arches, rounds=rounds, says=("WARNING: mm/migrc/migrc_debug.c",), both=True, boot=())
+
+
+def hvo(case, rule, says):
+    return Removal("hvo", rule, f"hvo_pool --case {case} --skip {rule}", ("arm64",), says=(says,), boot=LARGE_BOOT)
+
+
+ARM64, X86_64 = ("arm64",), ("x86_64",)
+REMOVALS = (
+    tlb_batch("flush", "tlb_batch_stale_litmus --rounds 200 --skip flush --expect-stale 100", own=True),
+    tlb_batch("flush", "tlb_batch_secondary --rounds 4 --skip flush --expect-violations 100"),
+    tlb_batch("flush", "tlb_batch_dirty --rounds 30 --skip flush --expect-lost 1000", ARM64),
+    tlb_batch("flush", "sh -c 'echo flush > /sys/kernel/debug/tlb_batch/skip_hook; "
+              "tlb_batch_move_bench --pages 128 --readers 2 --touch'", oracle=True, boot=options(oracle=True)),
+    tlb_batch("mark", "tlb_batch_mark --rounds 20 --skip mark --expect-stale 5"),
+    tlb_batch("putback", "tlb_batch_putback --skip putback --expect-missing", ARM64, boot=options(meter=True)),
+    tlb_batch("sync", "tlb_batch_stale_litmus --rounds 200 --skip sync --expect-stale 100", X86_64, own=True),
+    tlb_batch("gen", "tlb_batch_stale_litmus --rounds 200 --skip gen --expect-stale 100", X86_64, own=True),
+    tlb_batch("hold", "tlb_batch_exit --rounds 6 --skip hold", uaf=True, says=("tlb_batch_flush_slow",), boot=()),
+    tlb_batch("open", "tlb_batch_refault --act guard --dir /mnt --rounds 20 --skip open --expect-stale 5"),
+    # x86_64 has this window without the batch, too.
+    tlb_batch("open", "tlb_batch_refault --act lazyfree --rounds 20 --skip open --expect-stale 5", ARM64),
+    tlb_batch("lock", "tlb_batch_refault --act file --dir /mnt --rounds 20 --skip lock --expect-stale 5"),
+    tlb_batch("lock", "tlb_batch_refault --act swap --rounds 20 --skip lock --expect-stale 5", boot=MIGRC_BOOT),
+    tlb_batch("dirty", "tlb_batch_dirty --rounds 30 --skip dirty --expect-lost 1000", X86_64, own=True),
+    *(tlb_batch(case, f"tlb_batch_task --case {case} --skip") for case in ("enomem", "fork", "exit")),
+
+    *(stale(case, "range") for case in ("mprotect", "uffd-wp", "zap", "dontneed", "mremap")),
+    stale("reuse-exclusive", "reuse"),
+    # There a child exits, and its flush is of all ASIDs where QEMU emulates arm64.
+    *(stale(case, "reuse", X86_64, own=True) for case in ("reuse", "common")),
+    readmostly("table", "reuse"),
+    stale("swapin", "swapin"),
+    stale("force", "force"),
+    stale("poke", "force"),
+    stale("tags", "force", ARM64),
+    migrc("wrap", "tlb_rs_abuse --case generation --skip wrap", boot=LARGE_BOOT),
+    reported("writable", "writable", 8),
+    reported("pending", "pending,range", 24, ARM64),
+    reported("fork", "fork", 12, ARM64),
+    stale("file", "file"),
+    stale("shared", "file"),
+    file("open", "file"),
+    file("tmpfs", "file"),
+    file("race", "recheck", ARM64, rounds=50),
+    *(file(case, "write") for case in ("write", "store", "loop", "upper", "lower", "unlinked")),
+    # Either drains.
+    *(file(case, "write,change") for case in ("truncate", "punch")),
+    file("verity", "change"),
+    stale("notifier", "notifier"),
+    readmostly("writer", "clean"),
+    readmostly("rare", "pause"),
+    readmostly("hint", "hint"),
+    stale("mixed", "mixed"),
+    stale("twice", "record"),
+    stale("record", "record"),
+    migrc("exit", "migrc_bounds --case exit --skip exit", uaf=True, says=("migrc",), boot=()),
+    stale("drain", "flush"),
+    migrc("off", "migrc_bounds --case off --skip off --expect-stale 1", ARM64),
+    # On x86_64 vm.migrc_enable does not change while something moves, see tlb_rs_patching_is_safe().
+    migrc("off", "tlb_rs_abuse --case toggle --skip off", ARM64, boot=LARGE_BOOT),
+    migrc("pressure,kswapd", "migrc_bounds --case pressure --rounds 1 --skip pressure,kswapd --expect-stale 1", ARM64,
+          boot=options(mem="768M")),
+    migrc("poison", "migrc_bounds --case poison --skip poison --expect-stale 1"),
+    migrc("disarm", "migrc_bounds --case age --skip disarm --expect-stale 1", ARM64),
+
+    hvo("pool", "ack", "changes of entries that others may use"),
+    hvo("pool", "break", "changes of entries that others may use"),
+    hvo("pool", "tlbi", "stale translations of vmemmap"),
+    hvo("race", "rcu", "write to read-only memory"),
+    hvo("live", "same", "changes of entries that others may use"),
+)
+
+ONE_THREAD = "one thread emulates all CPUs, so that none acts in the moment that the rule is about; arm64 shows it"
+NOT_THERE = "not of this architecture"
+# Rules that no test sees removed, and why.
+REVIEWED = {
+    ("arm64", "tlb_batch", "sync"): "an emulated CPU flushes at the TLBI, not at the DSB: herd7 H10-switch-*; the DSB ISH "
+                                    "are counted",
+    ("arm64", "tlb_batch", "dirty"): "the TLBI comes before the PTL is released, and the emulated CPU does not wait for "
+                                     "the DSB: herd7 issue-*",
+    ("arm64", "tlb_batch", "gen"): NOT_THERE,
+    ("x86_64", "tlb_batch", "putback"): NOT_THERE,
+    **{("x86_64", "migrc", rule): ONE_THREAD for rule in ("pending", "fork", "recheck", "off", "pressure", "kswapd",
+                                                         "disarm")},
+    **{(arch, "migrc", "isolate"): "an allocation of contiguous memory that meets a held page tries another range"
+       for arch in ARCHES},
+}
+# Rules that have no switch: memory order, which no emulator shows, and arithmetic, which is tested by itself.
+PROVEN = (
+    ("tlb_batch", "H2: the ASID is read after a DSB ISHST", "herd7 H2-*"),
+    ("tlb_batch", "H3: DMB ISHST before the mark", "herd7 H3-*"),
+    ("tlb_batch", "H4: the mark comes after the last clear", "herd7 H4-*; verify ordering"),
+    ("tlb_batch", "H8, H9: bounded, and no page is left out", "verify tlb_batch, KUnit rust_tlb_batch"),
+    ("tlb_batch", "H10: DSB before and after the TLBI", "herd7 issue-*, H10-*"),
+    ("migrc", "order of generation, list and flush", "verify generation, migrc, migrc_gen"),
+    ("migrc", "limits: max_pages, age, mappings", "migrc_bounds limit, age; migrc_file mappings"),
+    ("hvo", "DSB after the break, ISB after the pause", "herd7 hvo-*"),
+)
+
+# In the guest: after what was removed, whether its command passed; and which rules there are.
+JOB = r"""
+removed() {
+	"$@"
+	echo "{\"removal\":$number,\"status\":$?}"
+}
+rules() {
+	for mechanism in tlb_batch migrc hvo; do
+		[ ! -e /sys/kernel/debug/$mechanism/skip_hook ] || tr -d '[]' < /sys/kernel/debug/$mechanism/skip_hook |
+			sed "s/.*/{\"mechanism\":\"$mechanism\",\"rule\":\"&\"}/"
+	done
+}
+"""
+
+
+def boots(arch, every):
+    """[(kernel arguments and the like, removals)]"""
+    groups = {}
+    for number, removal in enumerate(r for r in REMOVALS if arch in r.arches and (every or r.own or arch == "arm64")):
+        groups.setdefault((removal.boot, number if removal.alone else None), []).append(removal)
+    return [(dict(boot), removals) for (boot, _), removals in groups.items()]
+
+
+def job(removals):
+    """The commands of one boot."""
+    return JOB + "".join(f"number={REMOVALS.index(r)}\nremoved {r.command}\n" for r in removals) + "rules\n"
+
+
+class Matrix:
+    """What was seen, by architecture."""
+
+    def __init__(self):
+        self.rules = {}     # architecture: {(mechanism, rule)}, in the kernel's order
+        self.seen = {}      # (architecture, removal): whether it was
+        self.every = set()  # architectures of which all was run
+
+    def read_rules(self, arch, records):
+        found = ((r["mechanism"], r["rule"]) for r in records if "rule" in r)
+        self.rules.setdefault(arch, {}).update(dict.fromkeys(rule for rule in found if rule[1] != "none"))
+
+    def cell(self, arch, mechanism, rule):
+        """(how a rule is covered, whether that is enough)"""
+        if (mechanism, rule) not in self.rules[arch]:
+            return "-", True
+        removals = [r for r in REMOVALS if r.mechanism == mechanism and rule in r.rules.split(",") and arch in r.arches]
+        missed = [r.label for r in removals if self.seen.get((arch, r)) is False]
+        seen = [r.label + "".join(f" (and {other})" for other in r.rules.split(",") if other != rule)
+                for r in removals if self.seen.get((arch, r))]
+        if missed:
+            return "MISSED by " + ", ".join(missed), False
+        if seen:
+            return ", ".join(seen), True
+        if why := REVIEWED.get((arch, mechanism, rule)):
+            return why, True
+        return ("not run", arch not in self.every) if removals else ("HOLE", False)
+
+    def lines(self):
+        """The matrix, and the cells that are not enough."""
+        lines, holes = [], []
+        for mechanism, rule in dict.fromkeys(rule for rules in self.rules.values() for rule in rules):
+            for arch in self.rules:
+                text, good = self.cell(arch, mechanism, rule)
+                if text == "-":
+                    continue
+                lines.append(f"{mechanism:10} {rule:9} {arch:7} {text}")
+                holes += [f"{arch} {mechanism} {rule}"] * (not good)
+        lines += [f"{mechanism:10} {rule}: {how}" for mechanism, rule, how in PROVEN]
+        return lines, holes
