@@ -29,35 +29,45 @@ help:
 #:                            SUITE=debug: all boots under generic KASAN and lockdep
 #:                            SUITE=pages: arm64 kernels with pages of 16 and 64 KiB
 #:                            SUITE=fs: migrc on xfs, btrfs, erofs and squashfs
-#:                            SUITE=sabotage_x86_64: all rules removed one by one on x86_64, too
+#:                            SUITE=stock: tlbstat on kernels without tlb-rs
+#:                            SUITE=abuse: attempts to make it overflow, fill up, stall or leak, at length
+#:   make sabotage            every rule removed, one after the other, on both architectures: prints which test
+#:                            saw it; before that the intact kernel
+#:   make matrix              other kernels: KASAN and lockdep, KCSAN, KFENCE and poisoning, PREEMPT_RT, no NUMA, no
+#:                            THP, no SMP, larger pages, base 7.2; goes on where it was interrupted.
+#:                            KERNELS='arm64-rt x86_64-up': only these
 #:   make kernel              build one kernel: build/KVER/ARCH-VARIANT/
 #:   make boot INITRD=file    boot an initramfs of yours; or JOB='shell commands'
 #:   make shell               a shell in the guest
 #:   make bench               measurements, into build/bench/
 #:   make selftests           the kernel tree's own mm selftests on both, compared; TESTS='cow migration'
-#:                            MIGRC=1: instead, the debug image with migrc on, under the oracle, and off;
+#:                            MIGRC=1: instead, the checked image with migrc on, under the oracle, and off;
 #:                            MOVE=1: while their memory is moved; HVO=1: those of HugeTLB pages on
 #:                            arm64, struct pages given back, and stock
 #:   make soak MINUTES=15     stress-ng and our stress programs together, under every checker; ARCH=
+#:   make coverage            which lines of the pure logic the tests on the host run
 #:   make meter programs      the QEMU plugin, the guest programs
-#:   make check               what of the toolchain is here; make setup: install the rest
+#:   make doctor              what is here, what is missing and the command for it; make setup: install it
 #:   make source              fetch the kernel source into ~/.cache/tlb-rs
 #:
 #: On a kernel tree of your own:
 #:   make kernel KDIR=dir     build from a copy of it (the tree is not changed)
 #:   make apply KDIR=dir      put the new files and the series onto it
 #:   make unapply KDIR=dir    take them off again
-#:   make series OUT=dir      the same as patches for git am
+#:   make series OUT=dir      the same as series for git am, one for each mechanism, with cover letters
+#:   make deb                 linux-image and other packages for this Debian or Ubuntu machine, from the running
+#:                            kernel's configuration; or ARCH= CONFIG=file. make deb-config: stop before the build
 #:
 #: While developing: overlay files are edited here, "make kernel" picks them up. The patched tree is
 #: build/KVER/linux; edits made there are brought back by
 #:   make refresh             new files of the overlay
 #:   make refresh PATCH=name  the same, and edits of existing files into patches/name (a new name
-#:                            is appended to the series)
+#:                            is appended to the series); with KVER=7.2 into patches/7.2/name
 #:   make edit PATCH=name     first, where later patches change the same file
 #:   make clean distclean     remove build/ but for the kernels; all of build/
 #:
-#: Variables: ARCH=arm64|x86_64  VARIANT=release|stock|checked|debug|fs|bench|16k|64k  KVER=7.3|7.2
+#: Variables: ARCH=arm64|x86_64  KVER=7.3|7.2
+#:   VARIANT=release|stock|checked|bench, or of make matrix: debug|hardened|kcsan|rt|nonuma|nothp|up|16k|64k, fs
 #:   INSTALL=1 (install packages with sudo; 0: never, not even as root)
 #:   boot, shell: CPU=max SMP=4 MEM=2G DISK=file|size APPEND='kernel arguments' METER=1 ORACLE=1
 #:   TIMEOUT=seconds (selftests: of one command); kernel: LLVM=-NN RUSTC= BINDGEN= RUST_LIB_SRC=
@@ -81,6 +91,15 @@ shell: $(IMAGE) $(plugin)
 run test bench selftests soak: setup
 	@$(PYTHON) tools/$(if $(filter run,$@),report/run,$@/$@).py
 
+sabotage: setup
+	@SUITE="verify programs sabotage_all" $(PYTHON) tools/test/test.py
+
+matrix: setup
+	@$(PYTHON) tools/test/matrix.py
+
+coverage:
+	@$(PYTHON) verify/coverage.py
+
 guest-tools:
 	@$(NEED) guest
 
@@ -90,8 +109,8 @@ meter: guest-tools
 programs: guest-tools
 	@$(GUEST) programs --arch $(ARCH)
 
-check:
-	@$(PYTHON) tools/kernel/toolchain.py check
+doctor check:
+	@$(PYTHON) tools/kernel/toolchain.py doctor
 
 setup:
 	@$(NEED) kernel guest
@@ -105,11 +124,16 @@ apply unapply:
 series:
 	@$(KERNEL) series $(where) $(if $(OUT),--out '$(OUT)')
 
+# Not ARCH's default: this machine's own is the one that has a configuration.
+deb deb-config:
+	@$(KERNEL) deb --arch $(if $(filter file,$(origin ARCH)),$(patsubst aarch64,arm64,$(shell uname -m)),$(ARCH)) \
+		$(where) $(if $(CONFIG),--config $(CONFIG)) $(if $(filter deb-config,$@),--only-configure)
+
 clean:
-	rm -rf build/meter build/guest build/bench build/report build/selftests build/soak
+	rm -rf $(addprefix build/,meter tlbstat guest bench report selftests soak matrix test)
 
 distclean:
 	rm -rf build
 
-.PHONY: help kernel boot shell run test bench selftests soak guest-tools meter programs check setup source edit \
-	refresh apply unapply series clean distclean
+.PHONY: help kernel boot shell run test bench selftests soak sabotage matrix coverage guest-tools meter programs doctor check \
+	setup source edit refresh apply unapply series deb deb-config clean distclean
