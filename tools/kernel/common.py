@@ -146,15 +146,12 @@ def logged(cmd, log, what, count=None, **kw):
     bar.done(f"{n} objects" if count else "done")
 
 
-def main(function):
-    """Run function; a Fail becomes one message and exit status 1."""
+def main(function, *errors):
+    """Run function; a Fail, or one of these errors, becomes one message and exit status 1."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         sys.exit(function())
-    except Fail as e:
-        say(f"error: {e}")
-        sys.exit(1)
-    except OSError as e:
+    except (Fail, OSError, *errors) as e:
         say(f"error: {e}")
         sys.exit(1)
     except KeyboardInterrupt:

@@ -22,7 +22,6 @@ from common import ROOT, Fail, dotted, say, sha256
 from source import KVERS
 
 STATE = ".tlb-rs"
-BASE = "7.3"	# patches/ is for this one; others have a directory of their own in it
 DIRS = ("Documentation", "arch", "drivers", "fs", "include", "kernel", "lib", "mm", "rust", "samples",
         "tools/testing")
 # Repository path -> kernel path, where they differ.
@@ -332,12 +331,12 @@ def scratch(tree, ver, root=ROOT):
             if not supported(ver, root):
                 # Whoever has another kernel needs another series, and not to be told about hunks.
                 text = f"{tree} is Linux {dotted(ver)}: there is no series for {dotted(ver[:2])}, and that for " \
-                       f"{BASE} does not apply\n  " + text.splitlines()[0]
+                       f"{KVERS[0]} does not apply\n  " + text.splitlines()[0]
             raise Fail(text + f"\n  {tree} was not changed") from None
 
 
 def supported(ver, root=ROOT):
-    return dotted(ver[:2]) == BASE or (root / "patches" / dotted(ver[:2])).is_dir()
+    return dotted(ver[:2]) == KVERS[0] or (root / "patches" / dotted(ver[:2])).is_dir()
 
 
 def apply(kdir, root=ROOT):
@@ -356,7 +355,7 @@ def apply(kdir, root=ROOT):
     before = (tree.applied(), tree.manifest())
     if fresh:
         if not supported(ver, root):
-            say(f"note: Linux {dotted(ver)} is untested; {BASE} is supported")
+            say(f"note: Linux {dotted(ver)} is untested; {KVERS[0]} is supported")
         scratch(kdir, ver, root)
     try:
         tree.sync()

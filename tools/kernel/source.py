@@ -14,6 +14,7 @@ from pathlib import Path
 
 from common import CACHE, Fail, dotted, lock, need_space, output, say, sha256, version, Progress
 
+# patches/ is for the first; others have a directory of their own in it.
 KVERS = ("7.3", "7.2")
 # Beyond what the machine follows: where Debian keeps kernels newer than a stable release's.
 KNOWN_SUITES = ("trixie-backports", "sid")

@@ -180,7 +180,7 @@ def need(groups):
         sudo = [] if os.geteuid() == 0 else ["sudo"]
         env = ["env", "DEBIAN_FRONTEND=noninteractive"]
         say(f"installing: {' '.join(packages)}")
-        apt = [*sudo, *env, "apt-get", "-q", "-o", "Dpkg::Use-Pty=0"]
+        apt = [*sudo, *env, "apt-get", "-q", "-o", "Dpkg::Use-Pty=0", "-o", "DPkg::Lock::Timeout=300"]
         logged([*apt, "update"], CACHE / "apt-update.log", "apt-get update")
         packages = missing(groups)	# rustc's package is known only now
         logged([*apt, "install", "-y", "--no-install-recommends", *packages],

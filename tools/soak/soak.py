@@ -445,12 +445,5 @@ def main():
     return 1 if total["failures"] else 0
 
 
-def guarded():
-    try:
-        return main()
-    except guest.GuestError as error:
-        raise common.Fail(str(error)) from error
-
-
 if __name__ == "__main__":
-    common.main(guarded)
+    common.main(main, guest.GuestError)
