@@ -27,11 +27,14 @@ class Removal:
     boot: tuple = ()        # (option, value) of guest.boot(); a boot serves all that need nothing else
 
     @property
+    def program(self):
+        return re.search(r"\b(?:tlb_batch|migrc|hvo|tlb_rs)_(\w+)", self.command)[1]
+
+    @property
     def label(self):
         """What is run, in a few letters."""
-        program = re.search(r"\b(?:tlb_batch|migrc|hvo|tlb_rs)_(\w+)", self.command)
         case = re.search(r"--(?:case|act) (\S+)", self.command)
-        return program[1] + (f" {case[1]}" if case else "") + " under the oracle" * self.oracle
+        return self.program + (f" {case[1]}" if case else "") + " under the oracle" * self.oracle
 
     @property
     def alone(self):
@@ -188,10 +191,17 @@ rules() {
 """
 
 
+def some(arch):
+    """The first removal of each mechanism and program, and what is this architecture's own; arm64 stands for both."""
+    mine = [r for r in REMOVALS if arch in r.arches]
+    first = {(r.mechanism, r.program): r for r in reversed(mine)} if arch == "arm64" else {}
+    return [r for r in mine if r.own or r in first.values()]
+
+
 def boots(arch, every):
     """[(kernel arguments and the like, removals)]"""
     groups = {}
-    for number, removal in enumerate(r for r in REMOVALS if arch in r.arches and (every or r.own or arch == "arm64")):
+    for number, removal in enumerate([r for r in REMOVALS if arch in r.arches] if every else some(arch)):
         groups.setdefault((removal.boot, number if removal.alone else None), []).append(removal)
     return [(dict(boot), removals) for (boot, _), removals in groups.items()]
 

@@ -4,7 +4,7 @@
  * 1 ... Each region is one JSON record; the TLB meter adds what was executed in it.
  *
  * once    N neighbouring read-only pages move to the other node in one call
- * rounds  250 read-only pages move to and fro one at a time, in 4 rounds
+ * rounds  250 read-only pages move to and fro one at a time, in 4 rounds (--rounds)
  *         Both regions end with a write of 0 to vm.migrc_enable, so they contain
  *         every flush that was deferred. This patches code, which on arm64 takes
  *         TLBIs of kernel addresses: with --close age a short age cap does it, and
@@ -20,12 +20,12 @@
 #include "migrc.h"
 
 #define SINGLE_PAGES	250
-#define SINGLE_ROUNDS	4
 #define MAX_PAIRS	1000
 #define SEED		3
 
 static size_t nr_pages = 4096;
 static int pairs = 7;
+static int single_rounds = 4;
 static int nr_readers = 3;
 static long age_ms = 1000;
 static bool close_by_age;
@@ -90,7 +90,7 @@ static size_t move_rounds(struct migrc_set *set)
 	int round;
 
 	one.nr = 1;
-	for (round = 0; round < SINGLE_ROUNDS; round++) {
+	for (round = 0; round < single_rounds; round++) {
 		for (i = 0; i < set->nr; i++) {
 			one.addrs = set->addrs + i;
 			n += migrc_move(&one, 0, !(round & 1), MPOL_MF_MOVE);
@@ -211,7 +211,7 @@ static void help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
 	       "  [--case once|rounds|ro|rw] [--pages N] [--pairs P] [--readers K] [--age MS]\n"
-	       "  [--close off|age]\n"
+	       "  [--close off|age] [--rounds N]\n"
 	       "--pairs 0: once, with migrc\n",
 	       prog);
 }
@@ -225,6 +225,7 @@ int main(int argc, char **argv)
 		{ "readers", required_argument, NULL, 'r' },
 		{ "age", required_argument, NULL, 'a' },
 		{ "close", required_argument, NULL, 'C' },
+		{ "rounds", required_argument, NULL, 'R' },
 		{ "help", no_argument, NULL, 'h' },
 		{ }
 	};
@@ -234,7 +235,7 @@ int main(int argc, char **argv)
 	int opt;
 
 	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "c:n:p:r:a:C:h", options, NULL)) != -1) {
+	while ((opt = getopt_long(argc, argv, "c:n:p:r:a:C:R:h", options, NULL)) != -1) {
 		switch (opt) {
 		case 'c':
 			only = optarg;
@@ -255,6 +256,9 @@ int main(int argc, char **argv)
 			close_by_age = !strcmp(optarg, "age");
 			if (!close_by_age && strcmp(optarg, "off"))
 				ksft_exit_fail_msg("no way '%s' to close\n", optarg);
+			break;
+		case 'R':
+			single_rounds = tlb_rs_number(optarg, 1, 1000);
 			break;
 		case 'h':
 			help(argv[0]);
@@ -283,7 +287,7 @@ int main(int argc, char **argv)
 		if (i == 0)
 			ok = closed("migrc_once", nr_pages, nr_pages, move_once);
 		else if (i == 1)
-			ok = closed("migrc_rounds", SINGLE_PAGES, SINGLE_PAGES * SINGLE_ROUNDS,
+			ok = closed("migrc_rounds", SINGLE_PAGES, SINGLE_PAGES * single_rounds,
 				    move_rounds);
 		else
 			ok = timed(i == 2 ? "migrc_ro" : "migrc_rw", i == 2);
