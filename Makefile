@@ -39,7 +39,7 @@ help:
 #:   make kernel              build one kernel: build/KVER/ARCH-VARIANT/
 #:   make boot INITRD=file    boot an initramfs of yours; or JOB='shell commands'
 #:   make shell               a shell in the guest
-#:   make bench               measurements, into build/bench/
+#:   make bench               measurements, into build/bench/: bench.html (one page), bench.md, bench.json
 #:   make selftests           the kernel tree's own mm selftests on both, compared; TESTS='cow migration'
 #:                            MIGRC=1: instead, the checked image with migrc on, under the oracle, and off;
 #:                            MOVE=1: while their memory is moved; HVO=1: those of HugeTLB pages on

@@ -5,8 +5,8 @@
 usage: bench.py [SUITE...]     or the variable SUITE="pageout worst"; default: all of them
 
 Each suite leaves build/bench/SUITE.json, and is not run again as long as the kernels, the guest programs
-and the suite itself are the same (--again runs it); one
-that was interrupted goes on with the boots that are missing. From all of them come bench.json, bench.md and plots.
+and the suite itself are the same (--again runs it); one that was interrupted goes on with the boots that are
+missing. From all of them come bench.json, bench.html (one file with everything in it) and bench.md with plots.
 Exit status 0 only if every hard target, those on counts, is met.
 """
 
@@ -97,15 +97,16 @@ def main():
                 make("kernel", f"ARCH={arch}", f"VARIANT={variant}")
 
     results = [measured(suite, context, args.again) for suite in wanted]
-    # The report has all suites that were ever measured, in their order.
+    # The report has all suites that were ever measured, in their order; those of an older tool have no rows.
     for suite in suites.SUITES:
         if suite not in wanted and (OUT / f"{suite}.json").exists():
-            results.append(json.loads((OUT / f"{suite}.json").read_text()))
+            old = json.loads((OUT / f"{suite}.json").read_text())
+            results += [old] if "rows" in old else []
     results.sort(key=lambda r: list(suites.SUITES).index(r["suite"]))
     output.write(OUT, results)
 
     print("\n".join(output.gate_lines([r for r in results if r["suite"] in wanted])))
-    print(f"\nreport: {(OUT / 'bench.md').relative_to(ROOT)}")
+    print("\nreport: build/bench/bench.html, build/bench/bench.md")
     missed = [g for r in results if r["suite"] in wanted for g in r["gates"] if g["hard"] and not g["ok"]]
     return 1 if missed else 0
 

@@ -71,12 +71,16 @@ def value(record, name):
     return meter[name] if name in meter else record.get(name)
 
 
-def per_unit(records, name, unit="units", whole=None):
-    """Median over the repetitions of a count divided by the record's units, times `whole`."""
+def each_unit(records, name, unit="units"):
+    """Of each repetition a count divided by the record's units; nothing if one of them has no such count."""
     values = [value(r, name) for r in records]
-    if not values or None in values:
-        return None
-    return statistics.median(v / max(r.get(unit) or 1, 1) for v, r in zip(values, records)) * (whole or 1)
+    return [] if None in values else [v / max(r.get(unit) or 1, 1) for v, r in zip(values, records)]
+
+
+def per_unit(records, name, unit="units", whole=1):
+    """Median over the repetitions, times `whole`."""
+    values = each_unit(records, name, unit)
+    return statistics.median(values) * whole if values else None
 
 
 def quartiles(values):

@@ -8,12 +8,17 @@ import subprocess
 
 import measure
 from flushcode import Text, shares
-from machine import MODES, bound, boot, each_mode, per_unit, quartiles, ratios, samples, value
+from machine import MODES, bound, boot, each_mode, each_unit, per_unit, quartiles, ratios, samples, value
 from measure import COUNTS, ROOT, WORK
 
 LPA2_OFF = "max,lpa2=off,pauth-impdef=on"
 CPUS = {"arm64": ["max", LPA2_OFF, "neoverse-n1", "cortex-a72"], "x86_64": ["max"]}
 RANGE_TLBI = ("max", LPA2_OFF)
+# What the overview calls a machine: the newest CPU, and one without range TLBI. It has no others.
+MACHINES = {("arm64", "max"): "arm64", ("arm64", "neoverse-n1"): "arm64 neoverse-n1", ("x86_64", "max"): "x86_64"}
+# What one flush of all CPUs is counted by, and units of the overview.
+FLUSH = {"arm64": "tlbi", "x86_64": "nr_tlb_remote_flush"}
+FLUSHES, TIME, INSNS = "flushes", "time, us", "kernel instructions"
 OPERATIONS = ("tlbi", "dsb_ishst", "dsb_ish", "dsb_other")
 THREADS = (1, 3, 5, 7, 12, 18, 24, 30, 32)
 
@@ -30,15 +35,31 @@ class Context:
 
 
 class Result:
-    """Tables, targets and plots of one suite, as they go into its file."""
+    """Tables with their plots, targets and rows of the overview of one suite, as they go into its file."""
 
     def __init__(self, context):
         self.context = context
-        self.tables, self.gates, self.plots, self.notes = [], [], [], []
+        self.tables, self.gates, self.rows, self.notes = [], [], [], []
         self.compared = self.above = 0
 
     def table(self, title, head, rows, *commands):
-        self.tables.append({"title": title, "head": head, "rows": rows, "commands": commands})
+        self.tables.append({"title": title, "head": head, "rows": rows, "commands": commands, "plots": []})
+
+    def compare(self, mechanism, arch, work, unit, runs, *commands):
+        """A row of the overview; runs: {mode: a figure of each run}, times in ns. Neighbours have the same index."""
+        row = {"mechanism": mechanism, "arch": arch, "work": work, "unit": unit, "runs": len(runs.get(1, []))}
+        for m, name in MODES.items():
+            row[name] = statistics.median(runs[m]) / (1000 if unit == TIME else 1) if runs.get(m) else None
+        for m in (-1, 0):
+            found = ratios(runs.get(m, []), runs.get(1, []), float)
+            row[f"over {MODES[m]}"] = quartiles(found) if found else None
+        self.rows.append({**row, "commands": commands})
+
+    def compare_modes(self, arch, unit, found, key, *commands, names, per=lambda name: "units"):
+        """A row for each region of tlb_batch."""
+        for name, by_mode in found.items():
+            self.compare("tlb_batch", arch, names[name], unit,
+                         {m: each_unit(records, key, per(name)) for m, records in by_mode.items()}, *commands)
 
     def gate(self, text, figure, limit, hard=True):
         """A target; figures and limits of None are a measurement that is missing."""
@@ -55,13 +76,14 @@ class Result:
             self.gate(text, ours, limit, hard)
 
     def plot(self, title, x, xlabel, series, ylabel, kind="lines", log=False):
-        self.plots.append({"title": title, "x": x, "xlabel": xlabel, "series": series, "ylabel": ylabel,
-                           "kind": kind, "log": log})
+        """Of the last table, and of its commands."""
+        self.tables[-1]["plots"].append({"title": title, "x": x, "xlabel": xlabel, "series": series, "ylabel": ylabel,
+                                         "kind": kind, "log": log})
 
     def json(self):
         if self.compared:
             self.gate(f"of {self.compared} counts, above those of stock", self.above, 0)
-        return {"tables": self.tables, "gates": self.gates, "plots": self.plots, "notes": self.notes}
+        return {"tables": self.tables, "gates": self.gates, "rows": self.rows, "notes": self.notes}
 
 
 @dataclasses.dataclass
@@ -78,21 +100,21 @@ def modes_of(found):
     return [m for m in MODES if any(m in by_mode for by_mode in found.values())]
 
 
-def counts_table(arch, found, unit=lambda name: "units", names=None):
+def counts_table(arch, found, names, unit=lambda name: "units"):
     """(head, rows) of all counts of all regions, each mode beside the others."""
     modes = modes_of(found)
     keys = [k for k in COUNTS[arch] if any(per_unit(r, k) is not None for m in found.values() for r in m.values())]
     head = ["per unit"] + [f"{COUNTS[arch][k]} {MODES[m]}" for k in keys for m in modes]
-    rows = [[(names or {}).get(name, name)] + [per_unit(by_mode.get(m, []), k, unit(name)) for k in keys for m in modes]
+    rows = [[names[name]] + [per_unit(by_mode.get(m, []), k, unit(name)) for k in keys for m in modes]
             for name, by_mode in found.items()]
     return head, rows
 
 
-def time_table(result, title, found, pairs, commands, names=None):
+def time_table(result, arch, found, pairs, command, names, per=lambda name: "units"):
     """Ratios of neighbours in one boot; returns {region: (lower quartile, median, upper)} of ours over stock."""
     rows, of_stock = [], {}
     for name, by_mode in found.items():
-        row = [(names or {}).get(name, name)]
+        row = [names[name]]
         for other in (-1, 0):
             if other in by_mode and 1 in by_mode:
                 low, middle, high = quartiles(ratios(by_mode[other], by_mode[1], lambda r: r["ns"]))
@@ -102,8 +124,9 @@ def time_table(result, title, found, pairs, commands, names=None):
             else:
                 row.append(None)
         rows.append(row)
-    result.table(f"{title}: time, {pairs} rounds, median (quartiles)",
-                 ["work", "tlb-rs / unbatched", "tlb-rs / stock"], rows, *commands)
+    result.table(f"{arch} -cpu max: time, {pairs} rounds, median (quartiles)",
+                 ["work", "tlb-rs / unbatched", "tlb-rs / stock"], rows, command)
+    result.compare_modes(arch, TIME, found, "ns", command, names=names, per=per)
     return of_stock
 
 
@@ -111,6 +134,11 @@ def time_table(result, title, found, pairs, commands, names=None):
 
 SPLIT = "tlb_batch_thp_split --readers {0} --dir /mnt"
 MOVE = "tlb_batch_move_bench --readers {0}"
+WORK_NAMES = {name: text for name, (text, _) in WORK.items()}
+
+
+def work_unit(name):
+    return WORK[name][1] or "-"
 
 
 def counts(result):
@@ -120,19 +148,20 @@ def counts(result):
         for cpu in CPUS[arch]:
             records, text, _ = boot(result.context, arch, job, cpu=cpu, disk="256M", meter=arch == "arm64")
             found = samples(records)
-            head, rows = counts_table(arch, found, lambda name: WORK[name][1] or "-", {n: w[0] for n, w in WORK.items()})
+            head, rows = counts_table(arch, found, WORK_NAMES, work_unit)
             result.table(f"{arch} -cpu {cpu}: split and move", head, rows, text)
+            if machine := MACHINES.get((arch, cpu)):
+                result.compare_modes(machine, FLUSHES, found, FLUSH[arch], text, names=WORK_NAMES, per=work_unit)
             counts_gates(result, arch, cpu, found)
             if cpu == "neoverse-n1" or arch == "x86_64" or not found.get("split_anon"):
                 continue
-            result.plot(f"TLBI per unit of work, -cpu {cpu}", [WORK[n][0] for n in found], "",
-                        {MODES[m]: [per_unit(by[m], "tlbi", WORK[n][1] or "-") for n, by in found.items()]
+            result.plot(f"TLBI per unit of work, -cpu {cpu}", [WORK_NAMES[n] for n in found], "",
+                        {MODES[m]: [per_unit(by[m], "tlbi", work_unit(n)) for n, by in found.items()]
                          for m in modes_of(found)}, "TLBI", "bars", True)
         rounds = 9
         job = each_mode(f"{SPLIT} --variant anon --variant mixed --variant shared4 && {MOVE}".format(readers), rounds)
         records, text, _ = boot(result.context, arch, job)
-        of_stock = time_table(result, f"{arch} -cpu max", samples(records), rounds, [text],
-                              {n: w[0] for n, w in WORK.items()})
+        of_stock = time_table(result, arch, samples(records), rounds, text, WORK_NAMES, work_unit)
         if arch == "arm64":
             result.gate("arm64: split a THP, time over stock, upper quartile", of_stock["split_anon"][2], 0.33, hard=False)
 
@@ -140,17 +169,17 @@ def counts(result):
 def counts_gates(result, arch, cpu, found):
     where = f"{arch} {cpu}"
     for name, by_mode in found.items():
-        unit = WORK[name][1] or "-"
+        unit = work_unit(name)
         units = by_mode[1][0].get(unit) or 1
         for key, label in COUNTS[arch].items():
             ours, stock = (per_unit(by_mode[m], key, unit) for m in (1, 0))
             if ours is not None and key != "tlb_irqs":
-                result.not_above(f"{where}: {WORK[name][0]}, {label} not above stock", key, stock, ours, units)
+                result.not_above(f"{where}: {WORK_NAMES[name]}, {label} not above stock", key, stock, ours, units)
     if arch != "arm64":
         return
 
     def count(name, key):
-        return per_unit(found[name][1], key, WORK[name][1] or "-")
+        return per_unit(found[name][1], key, work_unit(name))
 
     if cpu in RANGE_TLBI:
         for key, most in (("tlbi", 1.05), ("dsb_ishst", 1.1), ("dsb_ish", 1.5)):
@@ -166,6 +195,11 @@ def counts_gates(result, arch, cpu, found):
 
 # ---- pageout
 
+PAGEOUT = {"pageout_file": "page out clean pages of a file", "pageout_anon_clean": "page out clean anonymous pages",
+           "pageout_anon_dirty": "page out dirty anonymous pages", "pageout_mthp": "page out folios of 64 KiB",
+           "pageout_thp": "page out THPs"}
+
+
 def pageout(result):
     for arch in result.context.arches:
         readers = 0 if arch == "arm64" else 3
@@ -174,12 +208,13 @@ def pageout(result):
             options = {"cpu": cpu, "disk": "256M", "swap": "disk:512M"}
             records, text, _ = boot(result.context, arch, job, meter=arch == "arm64", **options)
             found = samples(records)
-            head, rows = counts_table(arch, found)
+            head, rows = counts_table(arch, found, PAGEOUT)
             result.table(f"{arch} -cpu {cpu}: MADV_PAGEOUT of 4096 pages, per page", head, rows, text)
-            key = "tlbi" if arch == "arm64" else "nr_tlb_remote_flush"
+            key = FLUSH[arch]
+            result.compare_modes(MACHINES[arch, cpu], FLUSHES, found, key, text, names=PAGEOUT)
             for name, by_mode in found.items():
                 stock, ours = (per_unit(by_mode[m], key) for m in (0, 1))
-                what = f"{arch} {cpu}: {name}, {COUNTS[arch][key]} per page"
+                what = f"{arch} {cpu}: {PAGEOUT[name]}, {COUNTS[arch][key]} per page"
                 # Without range TLBI a batch of 32 pages is 32 TLBI: far less than what an ASID invalidation costs.
                 if cpu in RANGE_TLBI and arch == "arm64" and name in ("pageout_file", "pageout_anon_clean"):
                     result.gate(f"{what}, 1/20 of stock", ours, stock / 20)
@@ -187,18 +222,25 @@ def pageout(result):
                     result.not_above(what, key, stock, ours, by_mode[0][0]["units"], show=True)
             for name in ("pageout_file", "pageout_anon_clean"):
                 if name not in found:
-                    result.gate(f"{arch} {cpu}: {name} was measured", None, None)
+                    result.gate(f"{arch} {cpu}: {PAGEOUT[name]}: was measured", None, None)
             if cpu == "max":
-                result.plot(f"{arch}: MADV_PAGEOUT, {COUNTS[arch][key]} per page", list(found), "",
+                result.plot(f"{arch}: MADV_PAGEOUT, {COUNTS[arch][key]} per page", [PAGEOUT[n] for n in found], "",
                             {MODES[m]: [per_unit(by.get(m, []), key) for by in found.values()] for m in modes_of(found)},
                             "per page", "bars", True)
         job = f"tlb_batch_pageout --pairs 9 --readers {readers} --dir /mnt"
         records, text, _ = boot(result.context, arch, job, disk="256M", swap="disk:512M")
-        time_table(result, f"{arch} -cpu max", samples(records), 9, [text])
+        time_table(result, arch, samples(records), 9, text, PAGEOUT)
 
 
 # ---- worst cases
 
+WORST = {"worst_children": "page out every third page of 64 children",
+         "worst_reclaim": "reclaim a third of the pages of 64 children",
+         "worst_scattered": "move pages that are not neighbours", "worst_single": "move one page a call",
+         "worst_huge": "move 64 MiB in one call", "worst_exit_whole": "move 2048 pages of a child",
+         "worst_exit": "move pages of a child that is killed", "worst_compact_whole": "compact 8192 pages of a child",
+         "worst_compact": "compact pages of a child that is killed", "worst_tasks": "4 tasks move pages of their own",
+         "worst_swapin": "page in, in any order", "worst_shared": "reclaim pages that 4 processes share"}
 # Nothing holds the mm there, and how far the kernel gets before the kill depends on the emulator's speed.
 UNREPEATABLE = ("worst_exit", "worst_exit_whole", "worst_compact", "worst_compact_whole")
 # How many CPUs must be told there depends on which of them happened to be idle.
@@ -210,13 +252,14 @@ def worst(result):
         job = "tlb_batch_worst --pairs 9"
         records, text, _ = boot(result.context, arch, job, swap="zram:512M", meter=arch == "arm64")
         found = samples(records)
-        head, rows = counts_table(arch, found)
+        head, rows = counts_table(arch, found, WORST)
         result.table(f"{arch}, 4 vCPUs: counts per page", head, rows, text)
-        key = "tlbi" if arch == "arm64" else "nr_tlb_remote_flush"
+        key = FLUSH[arch]
+        result.compare_modes(arch, FLUSHES, found, key, text, names=WORST)
         for name, by_mode in found.items():
             units = statistics.median(r["units"] for r in by_mode[0])
             stock, ours = (per_unit(by_mode[m], key) for m in (0, 1))
-            result.not_above(f"{arch}: {name}, {COUNTS[arch][key]} per page, not above stock", key, stock, ours,
+            result.not_above(f"{arch}: {WORST[name]}, {COUNTS[arch][key]} per page, not above stock", key, stock, ours,
                              max(units, 1), show=True, hard=arch == "arm64" or name not in IDLE_CPUS)
 
         records, text, _ = boot(result.context, arch, job, smp=1, nodes=1, cpuless=1, swap="zram:512M", meter=True)
@@ -224,16 +267,20 @@ def worst(result):
         rows = []
         for name, by_mode in found.items():
             stock, ours = (per_unit(by_mode[m], "insns_kernel") for m in (0, 1))
-            rows.append([name, stock, ours, ours / stock])
-            result.gate(f"{arch}, 1 vCPU: {name}, kernel instructions per page over stock", ours / stock, 1.02,
+            rows.append([WORST[name], stock, ours, ours / stock])
+            result.gate(f"{arch}, 1 vCPU: {WORST[name]}, kernel instructions per page over stock", ours / stock, 1.02,
                         hard=name not in UNREPEATABLE)
         result.table(f"{arch}, 1 vCPU: kernel instructions per page, median of 9",
                      ["case", "stock", "tlb-rs", "tlb-rs / stock"], rows, text)
+        result.compare_modes(arch, INSNS, found, "insns_kernel", text, names=WORST)
     result.notes.append("Cases in which a child is killed do not do the same work twice: their instructions are "
                         "reported, and no target.")
 
 
 # ---- thpscale
+
+THPSCALE = f"huge page faults, a run for each of {min(THREADS)} to {max(THREADS)} threads"
+
 
 def thpscale(result):
     if "arm64" not in result.context.arches:
@@ -269,6 +316,7 @@ def thpscale(result):
                  ["threads"] + [f"{what} {MODES[m]}" for what in ("TLBI+DSB", "TLBI", "splits") for m in modes], rows,
                  count_text)
     result.plot("thpscale: TLBI+DSB per huge fault", list(found), "threads", series, "per fault", log=True)
+    result.compare("tlb_batch", "arm64", THPSCALE, FLUSHES, {m: series[MODES[m]] for m in modes}, count_text)
 
     rows, series, first, below = [], {MODES[m]: [] for m in modes}, min(modes), 0
     for threads, by_mode in latency.items():
@@ -285,6 +333,8 @@ def thpscale(result):
                  ["row", *(MODES[m] for m in modes), f"tlb-rs / {MODES[first]}", "95 % bound", "tlb-rs / stock",
                   *(f"huge {MODES[m]}" for m in modes)], rows, time_text)
     result.plot("thpscale: Amean fault latency (emulated)", list(latency), "threads", series, "us")
+    result.compare("tlb_batch", "arm64", THPSCALE, TIME, {m: [1000 * us for us in series[MODES[m]]] for m in modes},
+                   time_text)
     if first == -1:
         result.gate("thpscale: rows of 9 whose latency is not below unbatched (95 % bound)", len(latency) - below, 2,
                     hard=False)
@@ -392,10 +442,13 @@ def size(result):
                 rows.append([name, *stock, *ours, sum(ours) - sum(stock)])
         sizes = [symbol_size(tree / "vmlinux", "init_task") for tree in trees.values()]
         rows.append(["struct task_struct", None, sizes[0], None, None, sizes[1], None, sizes[1] - sizes[0]])
+        images = f"build/{result.context.kver}/{arch}-{{stock,release}}"
+        commands = f"llvm-size {images}/OBJECT", f"llvm-nm --print-size {images}/vmlinux | grep -w init_task"
         result.table(f"{arch}: bytes, stock and release", ["object", "text stock", "data", "bss", "text tlb-rs", "data", "bss",
-                                                          "growth"], rows,
-                     f"llvm-size build/{result.context.kver}/{arch}-{{stock,release}}/OBJECT",
-                     f"llvm-nm --print-size build/{result.context.kver}/{arch}-{{stock,release}}/vmlinux | grep -w init_task")
+                                                          "growth"], rows, *commands)
+        # vmlinux was the last of the loop.
+        for work, both, command in zip(("vmlinux", "struct task_struct"), ((sum(stock), sum(ours)), sizes), commands):
+            result.compare("cost", arch, work, "bytes", {m: [n] for m, n in enumerate(both)}, command)
 
 
 # ---- migrc
@@ -415,7 +468,7 @@ def switched(records, names=None):
 
 def migrc(result):
     for arch in result.context.arches:
-        flush, pairs = ("tlbi" if arch == "arm64" else "nr_tlb_remote_flush"), 3
+        flush, pairs = FLUSH[arch], 3
         job = f"migrc_move_bench --case once --pairs {pairs} && migrc_move_bench --case rounds --pairs {pairs}"
         records, text, _ = boot(result.context, arch, job, mem="4G", meter=arch == "arm64")
         found, rows = switched(records), []
@@ -423,6 +476,7 @@ def migrc(result):
             off, on = (per_unit(by[m], flush, "-") for m in (0, 1))
             worst = max(value(r, flush) - r["ns"] // 10**9 for r in by[1])
             rows.append([MIGRC[name], off, on, per_unit(by[1], "deferred", "-"), per_unit(by[1], "migrc_flush", "-")])
+            result.compare("migrc", arch, MIGRC[name], FLUSHES, {m: each_unit(by[m], flush, "-") for m in by}, text)
             result.gate(f"{arch}: {MIGRC[name]}, flushes, less the whole seconds that it took", worst, 2)
         result.table(f"{arch}: flushes until vm.migrc_enable=0 has returned, 3 readers, age cap 1000 ms",
                      ["work", f"{flush} off", f"{flush} on", "pages deferred", "address spaces flushed"], rows, text)
@@ -434,6 +488,7 @@ def migrc(result):
         for name, by in switched(records).items():
             low, middle, high = quartiles(ratios(by[0], by[1], lambda r: r["ns"]))
             rows.append([MIGRC[name], f"{middle:.3f} ({low:.3f} to {high:.3f})"])
+            result.compare("migrc", arch, MIGRC[name], TIME, {m: each_unit(by[m], "ns", "-") for m in by}, text)
             result.gate(f"{arch}: {MIGRC[name]}, time with migrc over without, median", middle,
                         1.0 if name == "migrc_ro" else 1.03, hard=False)
         result.table(f"{arch}: time of migration, {pairs} pairs in one boot, median (quartiles)", ["work", "on / off"], rows,
@@ -459,6 +514,7 @@ def migrc_off(result, arch):
         rows.append([MIGRC[region.replace("move", "migrc")],
                      *(f"{min(found):.0f} ({statistics.median(found):.0f})" for found in (stock, ours)), f"{ratio:.4f}"])
         result.gate(f"{arch}: {rows[-1][0]}, instructions with migrc and tlb_batch off over stock", ratio, 1.01)
+        result.compare("cost", arch, f"{rows[-1][0]}, both switches 0", INSNS, {0: stock, 1: ours}, *commands)
     result.table(f"{arch}: instructions of the kernel for each page that is moved, least of {pairs} (median)",
                  ["work", "stock", "tlb-rs, both switches 0", "ratio"], rows, *commands)
 
@@ -556,6 +612,9 @@ def workloads(result):
             records, text, _ = boot(result.context, arch, f"migrc_workload --case {name} --pairs {pairs}", **machine)
             found |= switched(records, WORKLOADS)
             commands.append(text)
+            for unit, what in ((FLUSHES, flushes), (TIME, op_ns)):
+                result.compare("migrc", arch, WORKLOADS[name][0], unit,
+                               {m: [*map(what, half)] for m, half in found.get(name, {}).items()}, text)
         workload_gates(result, arch, found)
         workload_tables(result, arch, f"move_pages(), {pairs} pairs in one boot, age cap 1000 ms", found, *commands)
         # Only the meter counts all TLBI; x86 has counters for that.
@@ -587,7 +646,8 @@ HVO_STRATEGIES = {"unsafe": "no break-before-make", "perfolio": "a pause for eac
                   "nopause": "tlb-rs, a pause for splits only"}
 GIB = 1 << 30
 # 4 KiB of struct pages are left of 16 MiB for 1 GiB, and of 32 KiB for 2 MiB.
-SAVED = {"hvo_alloc_gigantic": 4095, "hvo_demote": 512 * 7 - 4095}
+STRUCT_PAGES = 4096
+SAVED = {"hvo_alloc_gigantic": STRUCT_PAGES - 1, "hvo_demote": 512 * 7 - (STRUCT_PAGES - 1)}
 
 
 def hvo_pages():
@@ -600,6 +660,20 @@ def hvo_pages():
 def pages_of(record):
     """Of 1 GiB; where it counts those of 2 MiB, there are 512 times as many."""
     return record["pages"] // (512 if record["region"] == "hvo_free_small" else 1)
+
+
+def hvo_compare(result, region, found, commands):
+    def compare(unit, key, halves, *which):
+        runs = {m: [r[key] / pages_of(r) for r in found[where, region][s]] for m, (where, s) in halves.items()}
+        result.compare("hvo", "arm64", HVO_ROWS[region][0], unit, runs, *map(commands.get, which))
+
+    compare(TIME, "ns", {0: ("time", "unsafe"), 1: ("time", "auto")}, "time")
+    compare("pauses", "pauses", {-1: ("perfolio", "perfolio"), 1: ("counts", "auto")}, "perfolio", "counts")
+    if region == "hvo_alloc_gigantic":
+        left = [STRUCT_PAGES - r["saved"] / pages_of(r) for r in found["time", region]["auto"]]
+        # Stock keeps them all.
+        result.compare("hvo", "arm64", HVO_ROWS[region][0], "pages of struct pages",
+                       {0: [STRUCT_PAGES] * len(left), 1: left}, commands["time"])
 
 
 def hvo(result):
@@ -626,6 +700,7 @@ def hvo(result):
 
     rows, counts_, stalls = [], [], []
     for region, (about, most, slowest) in HVO_ROWS.items():
+        hvo_compare(result, region, found, commands)
         ours, unsafe = (found["time", region][s] for s in ("auto", "unsafe"))
         times = ratios(unsafe, ours, lambda r: r["ns"])
         low, middle, high = quartiles(times)

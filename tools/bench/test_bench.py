@@ -1,19 +1,27 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""Tests of the arithmetic and of the targets, on made-up records."""
+"""Tests of the arithmetic, of the targets and of the report, on made-up records."""
 
+import html.parser
+import importlib.util
+import json
+import re
 import struct
 import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), *(str(HERE.parent / name) for name in ("report", "guest", "kernel"))]
 # pylint: disable=wrong-import-position
+import content  # noqa: E402
 import flushcode  # noqa: E402
 import machine  # noqa: E402
 import output  # noqa: E402
+import page  # noqa: E402
+import plots  # noqa: E402
 import suites  # noqa: E402
 
 
@@ -26,6 +34,85 @@ def pair(region, off, on, ns=(1000, 1000), **more):
     return [{"region": region, "migrc": m, "moved": 1000, "ops": 10, "ops_ns": ns[m], "tlb_batch_flush": batch,
              "migrc_flush": drain, "worst_held": 7, "worst_drain_ns": 2000000, **(more if m else {})}
             for m, (batch, drain) in enumerate((off, on))]
+
+
+# Flushes of one unit, unbatched, stock and ours, on arm64: of the first three as Documentation/mm/tlb_batch.rst and the
+# README have them. The rest is made up, with all verdicts in it.
+SPLITS = {"split_anon": (543, 543, 1), "split_mixed": (512, 512, 1), "split_shared4": (2175, 2175, 4),
+          "split_shmem": (18, 18, 2), "split_ext4": (18, 18, 2)}
+MOVES = {"move_ro": (4096, 4096, 8), "move_rw": (4096, 4096, 8)}
+PAGES = {"pageout_file": (1, 1, 0.031), "pageout_anon_clean": (1, 1, 0.031), "pageout_anon_dirty": (1, 1, 1),
+         "pageout_mthp": (1, 1, 0), "pageout_thp": (1, 1, 1.06)}
+WORST = {name: (1, 1, 1 - 0.1 * (i % 5) + 0.05 * (i % 2)) for i, name in enumerate(suites.WORST)}
+
+
+def flushed(region, mode, i, figures, units, unit="units", **more):
+    """Repetition `i` of a region of tlb_batch."""
+    stock, ours = figures[0 if mode == -1 else 1], figures[2]
+    count = units * (ours if mode == 1 else stock)
+    counts = {"tlbi": count, "tlbi_asid": 0, "dsb_ishst": count, "dsb_ish": count, "dsb_other": 0,
+              "insns_kernel": 5000 * units + 10 * count}
+    return {"region": region, "tlb_batch": mode, unit: units, "meter": counts, "nr_tlb_remote_flush": count,
+            "ns": (1000 * units + 300 * count) * (1 + 0.05 * ((i * 7 + 3 * mode * i if mode else i) % 5)), **more}
+
+
+def boots(_, arch, job, variant="bench", **options):
+    """Instead of a guest: the records that the programs of `job` would print."""
+    def option(name, other):
+        return (re.search(rf"--{name} (\S+)", job) or [0, other])[1]
+
+    runs, found = int(option("pairs", 3)), []
+    for mode in (None,) if variant == "stock" else (-1, 0, 1):
+        for i in range(runs):
+            if "thp_split" in job:
+                found += [flushed(name, mode, i, f, 8, "thps") for name, f in SPLITS.items()]
+            if "move_bench" in job and "migrc" not in job:
+                n = int(option("pages", 4096))
+                found += [flushed(name, mode, i, f, 1, pages=n) for name, f in MOVES.items()]
+            for program, figures in (("pageout", PAGES), ("worst", WORST)):
+                if f"tlb_batch_{program}" in job:
+                    found += [flushed(name, mode, i, f, 4096) for name, f in figures.items()]
+        if "thpscale" in job:
+            found += [flushed("thpscale", mode, i, (40, 2 + n / 8, 1 + n / 16), 64, threads=n, round=i, complete=1,
+                              huge=60, splits=50, both_ns=(9 - mode) * 1e6) for n in suites.THREADS for i in range(2)]
+    if "tlb_batch_sweep" in job:
+        found += [{"region": "sweep", "tlb_batch": 1, "pages": n, "units": 1, "set_pages": 512, "refill_ns": 5000,
+                   "change_ns": 1000 + 100 * n, "meter": {"tlbi": min(n, 512), "tlbi_asid": int(n > 511)}}
+                  for n in (0, 1, 64, 511, 512, 2048)]
+    for i in range(runs):
+        for on in (0, 1):
+            found += [flushed(f"migrc_{case}", 1, i, (0, 0, 2 if on else 8), 1, migrc=on, deferred=on, migrc_flush=on)
+                      for case in re.findall(r"migrc_move_bench --case (\w+)", job)]
+        for case in re.findall(r"migrc_workload --case (\w+)", job):
+            found += pair(case, (31, 0), (31, 1) if case == "store" else (0, 1), ns=(1000 + 90 * i, 900), deferred=9,
+                          denied=1)
+    if "hvo_bench" in job:
+        pages = int(option("pages", 16))
+        found += [{"region": region, "strategy": s, "pages": pages * (512 if region == "hvo_free_small" else 1),
+                   "ns": pages * (1000 if s == "unsafe" else 1300 + i), "in_pauses_ns": 100 * pages, "cancelled": 0,
+                   "pauses": pages * (8 if s == "perfolio" else 1), "stop_machine": 0, "entries": 9,
+                   "saved": pages * suites.SAVED.get(region, 0), "worst_stall_ns": 1e6, "p99_stall_ns": 1e5,
+                   "meter": {"sgi": pages}}
+                  for i in range(runs) for s in re.findall(r"--strategy (\w+)", job) for region in suites.HVO_ROWS]
+    return found, machine.command(arch, variant, job, options), ""
+
+
+def measured():
+    """Results of all suites, as they are read back from their files."""
+    with tempfile.TemporaryDirectory() as out, mock.patch.multiple(
+            suites, boot=boots, flush_share=lambda result: None, text_size=lambda path: (len(str(path)), 2, 1),
+            symbol_size=lambda path, name: 9000 + len(str(path))):
+        context = suites.Context(["arm64", "x86_64"], "bench", "7.3", Path(out))
+        results = []
+        for name, suite in suites.SUITES.items():
+            result = suites.Result(context)
+            suite.run(result)
+            results.append({"suite": name, "about": suite.about, "seconds": 1, **result.json()})
+    return json.loads(json.dumps(results))
+
+
+RESULTS = measured()
+TITLES = [plot["title"] for result in RESULTS for table in result["tables"] for plot in table["plots"]]
 
 
 class Arithmetic(unittest.TestCase):
@@ -110,6 +197,268 @@ class Targets(unittest.TestCase):
         text = machine.command("arm64", "bench", "a && b", {"cpu": "max", "meter": True, "smp": 1, "swap": "zram:1M"})
         self.assertEqual(text, "python3 tools/guest/guest.py boot --arch arm64 --variant bench --meter --smp 1 "
                                "--swap zram:1M --job 'a && b'")
+
+
+class Page(html.parser.HTMLParser):
+    """What is in a page; it is an error if it is not well formed, or asks for anything that is elsewhere."""
+    VOID = {"meta", "br"}
+    FOREIGN = {"script", "link", "img", "image", "iframe", "object", "embed", "base", "form", "video", "audio"}
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tables, self.ids, self.links, self.text = [], [], [], [], {}
+        self.cells, self.labels, self.attributes = {}, [], {}
+        self.feed(text)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attrs):
+        assert tag not in self.FOREIGN, tag
+        assert len(dict(attrs)) == len(attrs), attrs
+        for name, value in attrs:
+            assert name not in ("src", "srcset", "data", "action", "xlink:href") and not name.startswith("on"), name
+            self.local(value)
+        attrs = dict(attrs)
+        self.ids += [attrs["id"]] if "id" in attrs else []
+        if tag in ("a", "use"):
+            assert attrs["href"].startswith("#"), attrs
+            self.links.append(attrs["href"][1:])
+        if tag == "svg":
+            self.labels.append(attrs["aria-label"])
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in ("th", "td"):
+            self.tables[-1][-1].append("")
+            self.attributes[len(self.tables), len(self.tables[-1]), len(self.tables[-1][-1])] = attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open.pop() == tag, f"</{tag}> in {self.open}"
+
+    def handle_data(self, data):
+        if {"th", "td"} & set(self.open):
+            self.tables[-1][-1][-1] += data
+        if self.open:
+            self.text.setdefault(self.open[-1], []).append(data)
+        if self.open[-1:] == ["style"]:
+            self.local(data)
+
+    @staticmethod
+    def local(value):
+        assert "@import" not in value and not re.search(r"url\((?!#)", value), value
+
+
+def simple(*rows, cells=(("a", 1),), commands=("true",), gates=(), notes=()):
+    """The result of a suite with one table."""
+    result = suites.Result(None)
+    result.table("t", ["work", "count"], [list(row) for row in cells], *commands)
+    for gate in gates:
+        result.gate(*gate)
+    for row in rows:
+        result.compare(*row)
+    result.notes += notes
+    return {"suite": "s", "about": "about", "seconds": 1, **result.json()}
+
+
+class Overview(unittest.TestCase):
+    def test_compare(self):
+        result = suites.Result(None)
+        result.compare("hvo", "arm64", "w", "pauses", {-1: [100, 100], 0: [10, 20, 40], 1: [5, 20, 60]}, "one", "two")
+        result.compare("hvo", "arm64", "w", suites.TIME, {0: [3000], 1: [1000]}, "one")
+        result.compare("hvo", "arm64", "w", "none of stock", {0: [0, 0], 1: [3, 3]}, "one")
+        result.compare("hvo", "arm64", "w", "not measured", {}, "one")
+        first, of_time, zero, nothing = result.rows
+        self.assertEqual([first[k] for k in ("unbatched", "stock", "tlb-rs", "runs")], [100, 20, 20, 3])
+        # Of neighbours: 0.5, 1 and 1.5; of the two that there are: 0.05 and 0.2.
+        self.assertEqual(first["over stock"], (0.75, 1, 1.25))
+        self.assertAlmostEqual(first["over unbatched"][1], 0.125)
+        self.assertEqual(first["commands"], ("one", "two"))
+        self.assertEqual((of_time["unbatched"], of_time["stock"], of_time["tlb-rs"]), (None, 3, 1))
+        self.assertEqual((zero["over stock"], zero["tlb-rs"]), (None, 3))
+        self.assertEqual((nothing["over stock"], nothing["tlb-rs"], nothing["runs"]), (None, None, 0))
+
+    def test_verdict(self):
+        def judged(stock, ours, over, unbatched=None):
+            return content.verdict({"stock": stock, "unbatched": unbatched, "tlb-rs": ours, "over stock": over,
+                                    "over unbatched": (2, 2, 2) if unbatched else None})
+
+        for over, word in (((0.2, 0.3, 0.9), "better"), ((1.1, 1.3, 1.6), "worse"), ((0.9, 1.2, 1.6), "unclear"),
+                           ((0.7, 0.8, 1.1), "unclear"), ((0.9, 1.004, 1.2), "same"), ((1.006, 1.006, 1.006), "worse")):
+            self.assertEqual(judged(10, 10, over), word, over)
+        self.assertEqual(judged(0, 3, None), "worse")
+        self.assertEqual(judged(0, 0, None), "same")
+        self.assertEqual(judged(10, None, None), "no figure")
+        self.assertEqual(judged(None, 10, None), "no figure")
+        self.assertEqual(judged(None, 10, None, unbatched=5), "worse")
+        self.assertEqual(judged(5, 5, (0.5, 0.5, 0.5), unbatched=5), "better")
+
+    def test_ratios_are_written_with_three_digits(self):
+        for over, text in (((0.001, 0.00184, 0.1), "0.00184 (0.00100 to 0.100)"), ((1, 1, 1), "1.00"),
+                           ((90, 100, 120), "100 (90.0 to 120)"), ((0, 0, 0), "0"), (None, None)):
+            self.assertEqual(content.spread(over), text)
+
+    def test_every_suite_has_its_place(self):
+        rows = {r["suite"]: r["rows"] for r in RESULTS}
+        found = {suite: {row["mechanism"] for row in mine} for suite, mine in rows.items() if mine}
+        self.assertEqual(found, {**{s: {"tlb_batch"} for s in ("counts", "pageout", "worst", "thpscale")},
+                                 "migrc": {"migrc", "cost"}, "workloads": {"migrc"}, "hvo": {"hvo"}, "size": {"cost"}})
+        for row in sum(rows.values(), []):
+            self.assertTrue(row["commands"] and row["runs"], row)
+            self.assertNotEqual(content.verdict(row), "no figure", row)
+        # What was put in comes out, in each mode and on each machine.
+        for arch in ("arm64", "arm64 neoverse-n1", "x86_64"):
+            row, = (r for r in rows["counts"] if (r["work"], r["arch"], r["unit"]) ==
+                    ("split a PTE-mapped 2 MiB THP", arch, suites.FLUSHES))
+            self.assertEqual((row["unbatched"], row["stock"], row["tlb-rs"]), (543, 543, 1))
+            self.assertIn(f"--arch {arch.split()[0]}", row["commands"][0])
+        kept, = (r for r in rows["hvo"] if r["unit"] == "pages of struct pages")
+        self.assertEqual((kept["stock"], kept["tlb-rs"]), (4096, 1))
+
+    def test_summary_names_what_is_worse(self):
+        rows = [("migrc", "arm64", name, "flushes", {0: [10, 10], 1: ours}, "true")
+                for name, ours in (("good", [1, 1]), ("bad", [12, 13]), ("either", [5, 15]), ("equal", [10, 10]))]
+        head, (row,) = content.summary(content.by_mechanism([simple(*rows)]))
+        self.assertEqual(dict(zip(head, row)), {"mechanism": "migrc", "machine": "arm64", "of": "flushes", "better": 1,
+                                                "same": 2, "unclear": 0, "worse": 1, "least ratio": "0.100",
+                                                "greatest ratio": "1.25", "what is worse": "bad"})
+
+
+class Report(unittest.TestCase):
+    def cells(self, rows):
+        return [[content.cell(value) for value in row] for row in rows]
+
+    def test_page_has_everything(self):
+        found = Page(page.html_page(RESULTS, {}))
+        for result in RESULTS:
+            for table in result["tables"]:
+                self.assertIn(self.cells([table["head"], *table["rows"]]), found.tables, table["title"])
+                self.assertIn(table["title"], found.text["h3"])
+                self.assertLessEqual(set(table["commands"]), set(found.text["pre"]))
+        head, rows = content.gates(RESULTS)
+        self.assertEqual(len(rows), sum(len(result["gates"]) for result in RESULTS))
+        self.assertIn(self.cells([head, *rows]), found.tables)
+        groups = content.by_mechanism(RESULTS)
+        self.assertEqual(list(groups), list(content.MECHANISMS))
+        for mechanism, mine in groups.items():
+            head, rows, commands = content.overview(mine)
+            self.assertEqual(len(rows), len(mine))
+            rows = [[" ".join(f"[{n}]" for n in v) if isinstance(v, list) else v for v in row] for row in rows]
+            self.assertIn(self.cells([head, *rows]), found.tables, mechanism)
+            self.assertLessEqual(set(commands), set(found.text["code"]))
+        self.assertEqual(len(found.ids), len(set(found.ids)))
+        self.assertLessEqual(set(found.links), set(found.ids))
+
+    def test_page_says_what_it_is(self):
+        text = page.html_page(RESULTS, {})
+        found = Page(text)
+        self.assertIn('<html lang="en">', text)
+        self.assertTrue(found.text["title"] and found.text["h1"])
+        self.assertIn("prefers-color-scheme: dark", text)
+
+    def test_figures_are_not_markup(self):
+        evil = 'a<b> & "c" </td>'
+        result = simple(("hvo", evil, evil, evil, {0: [1], 1: [2]}, evil), cells=[(evil, evil)], commands=[evil],
+                        gates=[(evil, 1, 1)], notes=[f"`{evil}` {evil}"])
+        result["about"] = result["tables"][0]["title"] = result["tables"][0]["head"][0] = evil
+        found = Page(page.html_page([result], {}))
+        self.assertIn([[evil, "count"], [evil, evil]], found.tables)
+        self.assertIn(evil, found.text["h3"])
+        self.assertIn(evil, found.text["code"])
+        self.assertLessEqual({f"{evil}; 1 s.", f" {evil}"}, set(found.text["p"]))
+        self.assertNotIn("b", found.text)
+
+    def test_each_plot_is_in_its_place(self):
+        names = [name for result in RESULTS for number in range(len(result["tables"]))
+                 for name in plots.names(result, number)]
+        names = ["overview", *(f"overview-{mechanism}" for mechanism in content.MECHANISMS), *names]
+        text = page.html_page(RESULTS, {name: f"<svg><text>{name}</text></svg>" for name in names})
+        found = Page(text)
+        self.assertEqual(found.text["text"], names)
+        self.assertEqual(found.labels[1 + len(content.MECHANISMS):], TITLES)
+        self.assertEqual(found.text["figcaption"], found.labels)
+        self.assertNotIn(plots.INSTALL, text)
+        markdown = output.markdown(RESULTS, dict.fromkeys(names, ""))
+        self.assertEqual(re.findall(r"!\[\S+\]\((\S+)\.png\)", markdown), names)
+
+    def test_worse_is_shown_as_worse(self):
+        rows = [("migrc", "arm64", name, "flushes", {0: [10, 10], 1: ours}, "true")
+                for name, ours in (("good", [1, 1]), ("bad", [12, 13]))]
+        text = page.html_page([simple(*rows)], {})
+        found = Page(text)
+        summary, overview = found.tables[:2]
+        self.assertEqual([row[overview[0].index("verdict")] for row in overview[1:]], ["▼ better", "▲ worse"])
+        place = overview[0].index("verdict") + 1
+        self.assertEqual([found.attributes[2, row, place]["class"] for row in (2, 3)], ["better", "worse"])
+        self.assertEqual(found.attributes[1, 2, summary[0].index("worse") + 1]["class"], "number worse")
+        lines = output.markdown([simple(*rows)], {}).splitlines()
+        self.assertTrue(any("| bad |" in line and "| **▲ worse** |" in line for line in lines))
+        self.assertFalse(any("| good |" in line and "worse" in line for line in lines))
+
+    def test_markdown_has_everything(self):
+        lines = output.markdown(RESULTS, {}).splitlines()
+        for result in RESULTS:
+            for table in result["tables"]:
+                for row in self.cells(table["rows"]):
+                    self.assertIn("| " + " | ".join(row) + " |", lines)
+                self.assertLessEqual({f"    {command}" for command in table["commands"]}, set(lines))
+        for mine in content.by_mechanism(RESULTS).values():
+            for number, command in enumerate(content.overview(mine)[2], 1):
+                self.assertIn(f"{number}. `{command}`", lines)
+
+    def test_without_matplotlib(self):
+        with tempfile.TemporaryDirectory() as out, mock.patch.dict(sys.modules, matplotlib=None), \
+                mock.patch("builtins.print") as said:
+            output.write(Path(out), RESULTS)
+            self.assertIn(plots.INSTALL, said.call_args[0][0])
+            text = (Path(out) / "bench.html").read_text(encoding="utf-8")
+            self.assertEqual(sorted(p.name for p in Path(out).iterdir()), ["bench.html", "bench.json", "bench.md"])
+            self.assertEqual(json.loads((Path(out) / "bench.json").read_text()), RESULTS)
+        self.assertIn(plots.INSTALL, Page(text).text["code"])
+        self.assertNotIn("<svg", text)
+
+    def test_svg_becomes_a_part_of_the_page(self):
+        svg = plots.inline(f"""<?xml version="1.0"?><!DOCTYPE svg PUBLIC "x" "http://x/svg11.dtd">
+            <svg xmlns:xlink="http://x/xlink" width="72pt" height="10pt" xmlns="http://x/svg" viewBox="0 0 72 10">
+            <metadata><a href="http://x/"/></metadata><defs><style type="text/css">*{{fill: red}}</style></defs>
+            <g id="axes_1"><path id="m1" style="stroke: {plots.INK}; fill: {plots.SERIES[1]}"/>
+            <use xlink:href="#m1" clip-path="url(#p1)"/></g><clipPath id="p1"/></svg>""", "n")
+        found = Page(svg.replace("<svg", '<svg aria-label="l"', 1))
+        self.assertEqual((found.ids, found.links), (["n-m1", "n-p1"], ["n-m1"]))
+        self.assertIn("stroke: currentColor; fill: var(--series1)", svg)
+        self.assertIn("width: 72pt; max-width: 100%; min-width: 54pt", svg)
+        for word in ("http", "red", "metadata"):
+            self.assertNotIn(word, svg)
+
+    @unittest.skipUnless(importlib.util.find_spec("matplotlib"), plots.INSTALL)
+    def test_plots(self):
+        more = simple(("hvo", "arm64", "no stock", "zero", {0: [0], 1: [3]}, "c"),
+                      ("hvo", "arm64", "none", "none", {}, "c"))
+        with tempfile.TemporaryDirectory() as out:
+            output.write(Path(out), [*RESULTS, more])
+            found = Page((Path(out) / "bench.html").read_text(encoding="utf-8"))
+            drawn = {p.stem for p in Path(out).glob("*.png")}
+        self.assertEqual(found.labels[1 + len(content.MECHANISMS):], TITLES)
+        self.assertEqual(len(drawn), len(found.labels))
+        self.assertEqual(len(found.ids), len(set(found.ids)))
+        self.assertLessEqual(set(found.links), set(found.ids))
+        self.assertIn("hvo: pauses", found.text["text"])
+        for row in (row for result in RESULTS for row in result["rows"]):
+            self.assertIn(row["work"], found.text["text"])
+
+    def test_the_checks_of_a_page_see_something(self):
+        Page('<p>a<br>b <a href="#x">c</a></p>')
+        for wrong in ("<p><b></p></b>", "<p>", "</p>", '<a href="http://x">y</a>', '<p style="color: url(//x)">y</p>',
+                      "<script>1</script>", '<style>@import "x"</style>', "<p onclick='x'>y</p>",
+                      '<b id="a" id="b">x</b>'):
+            with self.assertRaises(AssertionError, msg=wrong):
+                Page(wrong)
 
 
 class FlushCode(unittest.TestCase):
