@@ -30,6 +30,8 @@ help:
 #:                            SUITE=pages: arm64 kernels with pages of 16 and 64 KiB
 #:                            SUITE=fs: migrc on xfs, btrfs, erofs and squashfs
 #:                            SUITE=stock: tlbstat on kernels without tlb-rs
+#:                            SUITE=docs: make htmldocs, if Sphinx is there
+#:                            SUITE=recipes: bpftrace and perf, as the administrator's guide has them
 #:                            SUITE=abuse: attempts to make it overflow, fill up, stall or leak, at length
 #:   make sabotage            every rule removed, one after the other, on both architectures: prints which test
 #:                            saw it; before that the intact kernel
@@ -67,7 +69,7 @@ help:
 #:   make clean distclean     remove build/ but for the kernels; all of build/
 #:
 #: Variables: ARCH=arm64|x86_64  KVER=7.3|7.2
-#:   VARIANT=release|stock|checked|bench, or of make matrix: debug|hardened|kcsan|rt|nonuma|nothp|up|16k|64k, fs
+#:   VARIANT=release|stock|checked|bench|trace, or of make matrix: debug|hardened|kcsan|rt|nonuma|nothp|up|16k|64k, fs
 #:   INSTALL=1 (install packages with sudo; 0: never, not even as root)
 #:   boot, shell: CPU=max SMP=4 MEM=2G DISK=file|size APPEND='kernel arguments' METER=1 ORACLE=1
 #:   TIMEOUT=seconds (selftests: of one command); kernel: LLVM=-NN RUSTC= BINDGEN= RUST_LIB_SRC=

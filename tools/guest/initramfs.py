@@ -131,6 +131,47 @@ def unpacked(arch, *packages, closure=False):
         yield tmp / "root"
 
 
+def merge_usr(root):
+    """As the distribution's base-files has it: the loader's path must lead to the loader."""
+    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        if (root / name).is_dir() and not (root / name).is_symlink():
+            shutil.copytree(root / name, root / "usr" / name, symlinks=True, dirs_exist_ok=True)
+            shutil.rmtree(root / name)
+        if (root / "usr" / name).is_dir() and not (root / name).exists():
+            (root / name).symlink_to(f"usr/{name}")
+
+
+def userland(arch, name, *packages):
+    """A tree with programs of the distribution and all that they depend on, for a guest's disk; fetched once.
+
+    The job links the directories of the disk into its root, see LINK_USERLAND.
+    """
+    place = cache_dir() / f"{name}-{arch}"
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    with locked(cache_dir()):
+        if place.exists():
+            return place
+        try:
+            with unpacked(arch, *packages, closure=True) as root:
+                merge_usr(root)
+                for part in ("doc", "man", "locale"):
+                    shutil.rmtree(root / "usr/share" / part, ignore_errors=True)
+                root.rename(place)
+        except GuestError as error:
+            names = " ".join(packages)
+            raise GuestError(f"cannot fetch {names}: {error}\n  does this machine's apt have it? apt-get update && "
+                             f"apt-get install --simulate --no-install-recommends {names}") from error
+    return place
+
+
+# Not a chroot: perf enters the mount namespaces of processes, and comes back to the root of its own.
+LINK_USERLAND = """
+for name in lib lib64 usr; do
+	[ ! -e "/mnt/$name" ] || ln -s "/mnt/$name" "/$name"
+done
+"""
+
+
 def foreign_busybox(arch):
     """busybox-static of another architecture."""
     target = cache_dir() / f"busybox-{arch}"

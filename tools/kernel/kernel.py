@@ -28,7 +28,9 @@ IMAGES = {"arm64": "arch/arm64/boot/Image", "x86_64": "arch/x86/boot/bzImage"}
 # Further fragments on top of the checked image; arm64 has pages of more than 4 KiB, x86_64 can do without SMP.
 PAGE_SIZES = ("16k", "64k")
 ON_CHECKED = ("debug", "fs", "hardened", "kcsan", "rt", "nonuma", "nothp", "up", *PAGE_SIZES)
-VARIANTS = ("stock", "release", "checked", "bench", *ON_CHECKED)
+# On top of the release image.
+ON_RELEASE = ("bench", "trace")
+VARIANTS = ("stock", "release", "checked", *ON_RELEASE, *ON_CHECKED)
 # Single objects of the stock and of the patched tree, every option of ours off: must be the same code.
 # Without Rust, which takes most of the time that a single object needs.
 OBJECT_VARIANTS = ("stock-objects", "off-objects")
@@ -36,6 +38,7 @@ OBJECT_OPTIONS = "# CONFIG_RUST is not set\n# CONFIG_SAMPLES_RUST is not set\n"
 # Options of a fragment that may stay off: (version, architecture, option), "*" for any. Say why.
 MAY_BE_OFF = {
     *(("*", "x86_64", f"CONFIG_ARM64_{o}") for o in ("HW_AFDBM", "MTE", "TAGGED_ADDR_ABI")),    # of arm64
+    ("*", "arm64", "CONFIG_UNWINDER_ORC"),      # of x86_64
     # Not there unless modules are signed, or the distribution has certificates.
     *(("*", "*", f"CONFIG_SYSTEM_{o}_KEYS") for o in ("TRUSTED", "REVOCATION")),
 }
@@ -150,10 +153,10 @@ def patched_tree(name, base, ident):
 
 def fragments(arch, variant):
     names = ["common", arch] + (["release"] if variant in VARIANTS and variant != "stock" else [])
-    if arch == "arm64" and variant in ("checked", "bench", *ON_CHECKED):
-        names += ["hvo"] + (["hvo-debug"] if variant != "bench" else [])
+    if arch == "arm64" and variant in ("checked", *ON_RELEASE, *ON_CHECKED):
+        names += ["hvo"] + (["hvo-debug"] if variant not in ON_RELEASE else [])
     names += ["checked"] if variant in ON_CHECKED else []
-    names += [variant] if variant in ("checked", "bench", *ON_CHECKED) else []
+    names += [variant] if variant in ("checked", *ON_RELEASE, *ON_CHECKED) else []
     files = [ROOT / "config" / f"{n}.fragment" for n in names]
     return [f for f in files if f.exists() or f.stem in ("common", arch)]
 

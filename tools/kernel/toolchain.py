@@ -83,6 +83,12 @@ def find_llvm():
     return None
 
 
+def llvm_tool(name):
+    """What a tool of that LLVM is called."""
+    llvm = find_llvm()[0]   # as in LLVM=: a directory, a suffix, or 1
+    return f"{llvm}{name}" if llvm.endswith("/") else f"{name}{llvm if llvm != '1' else ''}"
+
+
 def find_libclang(clang, major):
     bindir = Path(os.path.realpath(clang)).parent
     for d in (os.environ.get("LIBCLANG_PATH"), bindir.parent / "lib", f"/usr/lib/llvm-{major}/lib", bindir.parent / "lib64"):

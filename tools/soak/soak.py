@@ -17,7 +17,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -101,9 +100,6 @@ watch() {
 	awk '/^(migrc_|tlb_batch_|cpu_pause|hvo_|pgmigrate_|numa_pages_migrated|numa_hint_faults |pswp|thp_split_page |ksm_|oom_kill)/ {
 		printf "%s\"%s\":%s", n++ ? "," : "{\"soak\":\"vmstat\",", $1, $2 } END { print "}" }' /proc/vmstat
 }
-for name in lib lib64 usr; do
-	[ ! -e "/mnt/$name" ] || ln -s "/mnt/$name" "/$name"
-done
 mkdir -p /mnt/tmp
 put 1 /proc/sys/kernel/numa_balancing
 echo 0 >/tmp/zero
@@ -222,7 +218,7 @@ def job(arch, seconds, seed, number):
     """The guest's shell script for a boot."""
     pace = PACE[arch]
     parts = rounds(seconds, pace["round"])
-    lines = [f"LENGTH={seconds} GRACE={pace['grace']} SLACK={pace['slack']}", JOB]
+    lines = [f"LENGTH={seconds} GRACE={pace['grace']} SLACK={pace['slack']}", initramfs.LINK_USERLAND, JOB]
     for part, (length, names) in enumerate(zip(parts, draw(seed, number, len(parts), pace["at_once"]))):
         workers = " ".join(f"--{name} {WORKERS.get(name, 1)} {STRESSORS[name]}".strip() for name in names)
         # Toggled all the time, deferrals never become old: every other round is without.
@@ -328,39 +324,11 @@ def explain(arch, total):
     return lines
 
 
-# ---- stress-ng
-
-def merge_usr(root):
-    """As the distribution's base-files has it: the loader's path must lead to the loader."""
-    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
-        if (root / name).is_dir() and not (root / name).is_symlink():
-            shutil.copytree(root / name, root / "usr" / name, symlinks=True, dirs_exist_ok=True)
-            shutil.rmtree(root / name)
-        if (root / "usr" / name).is_dir() and not (root / name).exists():
-            (root / name).symlink_to(f"usr/{name}")
-
+# ---- the boots
 
 def stress_ng(arch):
-    """A tree with the distribution's stress-ng and what it depends on."""
-    place = common.CACHE / f"stress-ng-{arch}"
-    with common.lock(common.CACHE / "lock", "download"):
-        if place.exists():
-            return place
-        try:
-            with initramfs.unpacked(arch, "stress-ng", closure=True) as root:
-                if not (root / "usr/bin/stress-ng").exists():
-                    raise common.Fail("no usr/bin/stress-ng in the distribution's package stress-ng")
-                merge_usr(root)
-                for name in ("doc", "man", "locale"):
-                    shutil.rmtree(root / "usr/share" / name, ignore_errors=True)
-                root.rename(place)
-        except initramfs.GuestError as error:
-            raise common.Fail(f"cannot fetch stress-ng: {error}\n  does this machine's apt have it? apt-get update && "
-                              "apt-get install --simulate --no-install-recommends stress-ng") from error
-    return place
+    return initramfs.userland(arch, "stress-ng", "stress-ng")
 
-
-# ---- the boots
 
 def boot(arch, kernel, seconds, seed, number, log):
     """One boot as a record."""

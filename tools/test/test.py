@@ -3,7 +3,7 @@
 """Run every test, print a summary of each suite and at the end `N passed, N failed`.
 
 usage: test.py [SUITE...]     (make test SUITE="style kunit"; default: all but debug, pages, fs, abuse,
-                                              stock, sabotage_all)
+                                              stock, recipes, docs, sabotage_all)
 """
 
 import contextlib
@@ -19,12 +19,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools" / d) for d in ("guest", "kernel", "report", "test")]
+sys.path[:0] = [str(ROOT / "tools" / d) for d in ("guest", "kernel", "recipes", "report", "test")]
 import compiled_out  # noqa: E402
 import guest  # noqa: E402
+import initramfs  # noqa: E402
 import kernel as kernel_tool  # noqa: E402
 import measure  # noqa: E402
 import overlay  # noqa: E402
+import recipes as page  # noqa: E402
 import sabotage as sabotage_table  # noqa: E402
 import source  # noqa: E402
 import toolchain  # noqa: E402
@@ -232,6 +234,7 @@ def tools(suite):
     suite.command("selftests comparison", sys.executable, "tools/selftests/test_selftests.py")
     suite.command("soak's arithmetic", sys.executable, "tools/soak/test_soak.py")
     suite.command("tlbstat on canned files", sys.executable, "tools/tlbstat/test_tlbstat.py")
+    suite.command("recipes", sys.executable, "tools/recipes/test_recipes.py")
     suite.command("guest runner", sys.executable, "-m", "unittest", "-q", "tools/guest/test_guest.py")
     suite.ktap("build tool errors", sys.executable, "tools/kernel/test_kernel.py")
 
@@ -257,8 +260,7 @@ def verify(suite):
 
 def off(suite):
     """With every option of ours off, the compiler must produce what it produces from stock."""
-    llvm = toolchain.find_llvm()[0]  # as in LLVM=: a directory, a suffix, or 1
-    objdump = f"{llvm}llvm-objdump" if llvm.endswith("/") else f"llvm-objdump{llvm if llvm != '1' else ''}"
+    objdump = toolchain.llvm_tool("llvm-objdump")
     for arch in ARCHES:
         objects = OBJECTS[arch]
         tops, built = [], True
@@ -610,6 +612,50 @@ def stock(suite):
             watched(suite, arch, "stock")
 
 
+def recipes(suite):
+    """The commands of the administrator's page on TLB maintenance, with the bpftrace and perf of the distribution."""
+    text = page.PAGE.read_text(encoding="utf-8")
+    for arch in ARCHES:
+        if not kernel(suite, arch, "trace"):
+            continue
+        with tempfile.TemporaryDirectory() as tmp:
+            disk = guest.make_disk(Path(tmp) / "disk.img", "1G", initramfs.userland(arch, "bpftrace", *page.PACKAGES))
+            btf = page.make_btf(tree(), Path(tmp) / page.BTF)
+            result = boot(suite, "recipes", arch, "trace", page.job(arch, text), disk=disk, files={page.BTF: btf},
+                          mem="4G", timeout=3600)
+        said = page.outputs(result.console)
+        for name, wrong in page.verdicts(arch, text, result.console, result.records):
+            if not suite.check(f"{arch} recipe {name}", wrong is None, wrong or ""):
+                print("\n".join(said.get(name, "").splitlines()[-40:]), flush=True)
+
+
+def docs(suite):
+    """Our pages and ABI files: no warning of the kernel's own tools."""
+    src = tree()
+    ours = {str(Path(f).relative_to("Documentation").with_suffix("")) for f in overlay.overlay_files()
+            if f.startswith("Documentation/")}
+    for patch in (ROOT / "patches").glob("*.patch"):
+        found = re.findall(r"^\+\+\+ b/Documentation/(\S+)\.\w+$", patch.read_text(encoding="utf-8"), re.M)
+        ours |= {f for f in found if not f.endswith("/index")}
+
+    def silent(name, p):
+        # An index is named by what it lacks.
+        lines = [line for line in re.findall(".*(?:WARNING|ERROR).*", p.stdout) if any(f in line for f in ours)]
+        # Only these directories were built.
+        lines = [line for line in lines if not ((m := re.search(r"unknown document: '/([^']*)'", line)) and
+                                                (src / f"Documentation/{m.group(1)}.rst").exists())]
+        suite.check(f"{name}: no warning in our files", not lines, "\n".join(lines))
+
+    silent("ABI", suite.command("ABI files", src / "tools/docs/get_abi.py", "--dir", src / "Documentation/ABI",
+                                "validate"))
+    if not shutil.which("sphinx-build"):
+        suite.skip("htmldocs", f"no sphinx-build: {initramfs.apt_command('python3-sphinx python3-yaml')}")
+        return
+    env = {k: v for k, v in os.environ.items() if k not in kernel_tool.PRIVATE}
+    silent("htmldocs", suite.command("htmldocs", *make("-C", src, f"O={LOGS / 'docs'}", "SPHINXDIRS=mm admin-guide",
+                                                       "htmldocs"), env=env))
+
+
 def filesystem(suite, arch, name, disk, commands, absent=(), **options):
     """A boot with this disk; a case that is skipped has failed, unless it is known to be absent."""
     result = boot(suite, name, arch, "fs", "\n".join(["set -e", *commands]), disk=disk, timeout=900, **options)
@@ -620,7 +666,7 @@ def filesystem(suite, arch, name, disk, commands, absent=(), **options):
 
 SUITES = {f.__name__: f for f in (style, tools, verify, off, counts, kunit, programs, sabotage)}
 # For the time that they take.
-ON_DEMAND = {f.__name__: f for f in (debug, pages, fs, abuse, stock, sabotage_all)}
+ON_DEMAND = {f.__name__: f for f in (debug, pages, fs, abuse, stock, recipes, docs, sabotage_all)}
 
 
 def main():
