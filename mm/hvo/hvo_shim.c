@@ -55,12 +55,14 @@ static const struct kernel_param_ops strategy_ops = {
 	.get = strategy_get,
 };
 module_param_cb(strategy, &strategy_ops, NULL, 0644);
+MODULE_PARM_DESC(strategy, "how live entries change: auto, stop_machine or nopause (experimental)");
 
-/* What one pause may do, and how long it may take. */
 static unsigned int max_ptes = 4096;
 module_param(max_ptes, uint, 0644);
+MODULE_PARM_DESC(max_ptes, "most page table entries that change in a pause");
 static unsigned int pause_budget_us = 40;
 module_param(pause_budget_us, uint, 0644);
+MODULE_PARM_DESC(pause_budget_us, "how long a pause should take at most, in us");
 
 /* Who waits for the other CPUs has interrupts masked, and may be the only one that runs. */
 #define MAX_ACK_TIMEOUT_US	USEC_PER_SEC
@@ -86,14 +88,15 @@ static const struct kernel_param_ops retries_ops = {
 	.get = param_get_uint,
 };
 
-/* How long to wait for the other CPUs; 0: what suits the machine. */
 static unsigned int ack_timeout_us;
 module_param_cb(ack_timeout_us, &ack_timeout_ops, &ack_timeout_us, 0644);
-/* How often to try, and what share of the time others may be stopped for. */
+MODULE_PARM_DESC(ack_timeout_us, "how long other CPUs may take to stop, in us (0: it depends)");
 static unsigned int retries = 8;
 module_param_cb(retries, &retries_ops, &retries, 0644);
+MODULE_PARM_DESC(retries, "how often a pause that a CPU was late for is tried again");
 static unsigned int duty_pct = 10;
 module_param(duty_pct, uint, 0644);
+MODULE_PARM_DESC(duty_pct, "share of the time that the other CPUs may be stopped for, in percent");
 
 /*
  * With pseudo-NMIs only firmware and hypervisors make a CPU late; without, whoever has

@@ -571,6 +571,9 @@ def pages(suite):
                  "tlb_batch_stale_litmus --rounds 100 --expect-none && tlb_batch_stress --seconds 10",
                  meter=True, mem="6G", timeout=600)
             boot(suite, f"hvo, pages of {variant}", "arm64", variant, "hvo_pool", mem="8G", timeout=900)
+            # Of 64 KiB: from 16 GiB to 512 MiB, none of which is touched.
+            boot(suite, f"hvo demote, pages of {variant}", "arm64", variant, "hvo_pool --case demote", mem="80G", nodes=1,
+                 timeout=900)
 
 
 # Where what removes a page flushes it, as in punch here, no rule is needed.

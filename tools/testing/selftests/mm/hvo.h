@@ -103,6 +103,12 @@ static inline bool optimizable(unsigned long kb)
 	return vmemmap_pages(kb) > 1;
 }
 
+/* Pages of its struct pages that a HugeTLB page gives back. */
+static inline long spare_pages(unsigned long kb)
+{
+	return optimizable(kb) ? vmemmap_pages(kb) - 1 : 0;
+}
+
 static inline void read_sizes(void)
 {
 	DIR *dir = opendir("/sys/kernel/mm/hugepages");

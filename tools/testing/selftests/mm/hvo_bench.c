@@ -58,7 +58,7 @@ static void spin_begin(void)
 /* Returns what 99 % of the stalls are shorter than, in ns. */
 static __u64 spin_end(void)
 {
-	__u64 sum = 0, left = 0;
+	__u64 sum = 0, left = 0, end;
 	int i;
 
 	__atomic_store_n(&spin.stop, true, __ATOMIC_RELAXED);
@@ -67,7 +67,9 @@ static __u64 spin_end(void)
 		sum += spin.longer[i];
 	for (i = STALL_BUCKETS - 1; i >= 0 && left + spin.longer[i] <= sum / 100; i--)
 		left += spin.longer[i];
-	return sum ? 2ULL << i : 0;
+	end = sum ? 2ULL << i : 0;
+	/* The end of a bucket may be later than the longest of all. */
+	return end < spin.most ? end : spin.most;
 }
 
 /* --- the rows ---------------------------------------------------------------------- */
