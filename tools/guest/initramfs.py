@@ -239,8 +239,8 @@ def build_programs(arch, ksrc=None):
     # The kernel's headers are not ours to warn about: -isystem.
     flags = CFLAGS + ["-I", SELFTESTS, "-isystem", kselftest / "mm", "-isystem", kselftest,
                       "-isystem", ksrc / "tools/include"]
+    print(f"compiling {len(stale)} program{'s' * (len(stale) > 1)} for {arch}", file=sys.stderr)
     for source in stale:
-        print(f"  CC [{arch}] {source.name}", file=sys.stderr)
         part = out.parent / (source.stem + ".part")
         if subprocess.run([compiler, *flags, "-o", part, source, "-lm"], check=False).returncode:
             raise GuestError(f"{source.name} does not compile for {arch}")

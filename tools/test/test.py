@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""Run every test, print a summary of each suite and at the end `N passed, N failed`.
+"""Run every test, print what failed, a summary of each suite and at the end `N passed, N failed`.
 
 usage: test.py [SUITE...]     (make test SUITE="style kunit"; default: all but debug, pages, fs, abuse,
                                               stock, recipes, docs, sabotage_all)
+
+What passed is in build/test/SUITE.txt; V=1 prints it, too.
 """
 
 import contextlib
@@ -39,6 +41,7 @@ KVER = os.environ.get("KVER", "7.3")
 # SUITE=debug and make soak have them.
 IMAGE = "checked"
 LOGS = ROOT / "build" / "test"
+VERBOSE = os.environ.get("V", "0") != "0"
 # Objects of the files that the series changes, and of those that its headers change most. Those in which nothing is of
 # an architecture are compiled for one.
 OBJECTS_BOTH = ("mm/rmap.o", "mm/migrate.o", "mm/memory.o", "mm/mprotect.o", "mm/huge_memory.o", "mm/vmscan.o", "mm/mremap.o",
@@ -59,6 +62,7 @@ class Suite:
     def __init__(self, name):
         self.name, self.passed, self.failed, self.skipped = name, 0, [], []
         self.start = time.monotonic()
+        self.log = (LOGS / f"{name}.txt").open("w", encoding="utf-8")
         print(f"\n== {name}, after {(self.start - BEGIN) / 60:.0f} minutes", flush=True)
 
     def check(self, name, ok, detail=""):
@@ -66,13 +70,20 @@ class Suite:
             self.passed += 1
         else:
             self.failed.append(name)
-        # In one piece, of several that boot at once.
-        print(f"{'ok' if ok else 'not ok'} - {name}" + (f": {detail}\n" if detail else "\n"), end="", flush=True)
+        self.say(f"{'ok' if ok else 'not ok'} - {name}" + (f": {detail}" if detail else ""), show=not ok)
         return ok
+
+    def say(self, text, show=True):
+        """A line of the log; what went wrong is shown, too."""
+        # In one piece, of several that boot at once.
+        self.log.write(text + "\n")
+        self.log.flush()
+        if show or VERBOSE:
+            print(text + "\n", end="", flush=True)
 
     def skip(self, name, why):
         self.skipped.append(name)
-        print(f"skip - {name}: {why}", flush=True)
+        self.say(f"skip - {name}: {why}")
 
     def command(self, name, *words, **kw):
         """A command that passes with status 0; its output is shown if it does not."""
@@ -80,7 +91,7 @@ class Suite:
         p = subprocess.run([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                            check=False, **kw)
         if not self.check(name, p.returncode == 0, "" if p.returncode == 0 else f"status {p.returncode}"):
-            print("\n".join(p.stdout.splitlines()[-60:]), flush=True)
+            self.say("\n".join(p.stdout.splitlines()[-60:]))
         return p
 
     def ktap(self, name, *words):
@@ -95,7 +106,7 @@ class Suite:
                 self.check(f"{name}: {case}", not bad)
         if p.returncode or not cases:
             self.check(name, False, f"status {p.returncode}, {len(cases)} cases")
-            print("\n".join(p.stdout.splitlines()[-40:]), flush=True)
+            self.say("\n".join(p.stdout.splitlines()[-40:]))
 
     def done(self):
         if not self.passed and not self.failed:
@@ -132,7 +143,7 @@ def boot(suite, name, arch, variant, job, want=guest.OK, cases=True, append="kun
         # The emulator's bug, see measure.APPEND; the kernel never executes that breakpoint on hardware.
         if not any("Oops: int3" in splat for splat in result.splats):
             break
-        print(f"{title}: QEMU ran a stale translation of patched code (int3), once more", flush=True)
+        suite.say(f"{title}: QEMU ran a stale translation of patched code (int3), once more")
     for case in result.ktap if cases else ():
         line = re.match(r"(not )?ok \d+ *-? *(.*)", case)
         if line and "# SKIP" in line.group(2):
@@ -143,7 +154,7 @@ def boot(suite, name, arch, variant, job, want=guest.OK, cases=True, append="kun
     suite.check(f"{title}: console clean, ended as it should" if want == guest.OK else f"{title}: status {want}",
                 ok, f"{result.seconds:.0f} s")
     if not ok:
-        print(result.report(), flush=True)
+        suite.say(result.report())
     return result
 
 
@@ -249,7 +260,7 @@ def verify(suite):
         suite.check(case, verdict == "ok")
     # A test binary that aborts has no verdict for its remaining cases.
     if not suite.check("cargo test", p.returncode == 0, f"status {p.returncode}"):
-        print(p.stdout[-4000:])
+        suite.say(p.stdout[-4000:])
     # Where herd7 is neither installed nor to be had, the litmus tests say so and are skipped.
     subprocess.run([sys.executable, "verify/litmus/fetch.py"], cwd=ROOT, check=False)
     suite.ktap("litmus", sys.executable, "verify/litmus/run.py")
@@ -294,7 +305,7 @@ def kunit(suite):
         ok = p.returncode == 0 and counts.get("passed", 0) > 0 and not bad
         suite.check(f"{arch} kunit.py parse", ok, m.group(0) if m else "no summary")
         if not ok:
-            print("\n".join(p.stdout.splitlines()[-40:]))
+            suite.say("\n".join(p.stdout.splitlines()[-40:]))
 
 
 # A job of several programs is one boot, which takes as long as many of them. One that skips (status 4) is no failure.
@@ -461,7 +472,7 @@ def removed(suite, matrix, arch, options, removals):
                                                  f"{removal.label} sees it", seen)
     matrix.read_rules(arch, result.records)
     if not all(matrix.seen[arch, removal] for removal in removals):
-        print("\n".join(result.ktap), flush=True)
+        suite.say("\n".join(result.ktap))
 
 
 def remove(suite, **every):
@@ -476,7 +487,7 @@ def remove(suite, **every):
         if complete:
             matrix.every.add(arch)
     lines, holes = matrix.lines()
-    print("\n".join(lines), flush=True)
+    suite.say("\n".join(lines), show=holes or matrix.every)
     suite.check("every rule is seen removed, or named with a reason", matrix.rules and not holes, ", ".join(holes))
 
 
@@ -629,7 +640,7 @@ def recipes(suite):
         said = page.outputs(result.console)
         for name, wrong in page.verdicts(arch, text, result.console, result.records):
             if not suite.check(f"{arch} recipe {name}", wrong is None, wrong or ""):
-                print("\n".join(said.get(name, "").splitlines()[-40:]), flush=True)
+                suite.say("\n".join(said.get(name, "").splitlines()[-40:]))
 
 
 def docs(suite):
