@@ -249,6 +249,8 @@ def build(a):
         return 0
     link = out / Path(IMAGES[a.arch]).name
     if not link.is_symlink():
+        # A copy that someone made of the tree has a file here, which no build changes.
+        link.unlink(missing_ok=True)
         link.symlink_to(IMAGES[a.arch])
     print(os.path.relpath(link))
     return 0
