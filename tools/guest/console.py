@@ -51,6 +51,7 @@ MAX_LINES = 200
 
 KTAP = re.compile(r"^\s*(?:(?:not )?ok \d+\b|K?TAP version \d+|1\.\.\d+|# )")
 NOT_OK = re.compile(r"^\s*not ok \d+(?!.*#\s*(?:SKIP|TODO))", re.I)
+CASE = re.compile(r"^\s*(?:not )?ok \d+\b", re.I)
 
 
 def lines(text):
@@ -112,6 +113,21 @@ def splats(text):
 
 def ktap(text):
     return [body for _, body in lines(text) if KTAP.match(body)]
+
+
+def failed_cases(text, most=10):
+    """Each failed case of the job, after what it said of itself."""
+    found, said = [], []
+    for kernel, body in lines(text):
+        if kernel:
+            continue
+        if NOT_OK.match(body):
+            found += [*said[-most:], body]
+        if CASE.match(body):
+            said = []
+        elif body.startswith("#"):
+            said.append(body)
+    return found
 
 
 def kernel_not_ok(text):

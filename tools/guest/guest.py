@@ -88,6 +88,7 @@ class Result:
         parts += self.problems
         if self.job_exit:
             skipped = " (of kselftest: skipped)" if self.job_exit == 4 else ""
+            parts += con.failed_cases(self.console)
             parts.append(f"the job ended with status {self.job_exit}{skipped}")
         # A report explains itself; anything else needs what was last seen.
         if not self.splats and (self.timed_out or self.job_exit is None):

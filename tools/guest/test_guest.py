@@ -110,6 +110,11 @@ class Lines(unittest.TestCase):
         self.assertEqual(len(con.ktap(text)), 7)
         self.assertEqual(con.kernel_not_ok(text), ["not ok 3 kunit"])
 
+    def test_failed_cases(self):
+        text = "# a\nok 1 a\n# b\n[    1.000000] # kernel\nsh: x\n# c\nnot ok 2 b\n# d\nok 3 c\nnot ok 4 d\n"
+        self.assertEqual(con.failed_cases(text), ["# b", "# c", "not ok 2 b", "not ok 4 d"])
+        self.assertEqual(con.failed_cases(text, most=1), ["# c", "not ok 2 b", "not ok 4 d"])
+
     def test_job_exit(self):
         self.assertIsNone(con.job_exit("[    1.000000] x\n# tlb-rs: job exit 0\n"))
         self.assertEqual(con.job_exit("tlb-rs: job exit 7\r\n"), 7)

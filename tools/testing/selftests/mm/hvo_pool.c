@@ -296,6 +296,7 @@ static bool test_deaf(void)
 }
 
 #define LOCK_MS		2000
+#define LOCK_ROUNDS	10
 
 static void *take_lock(void *arg)
 {
@@ -307,22 +308,16 @@ static void *take_lock(void *arg)
 	return set_num(path, LOCK_MS) ? arg : NULL;
 }
 
-static bool test_lock(void)
+/* Pools while one CPU holds the lock for reading again and again, and another waits for it. */
+static bool pools_beside_lock(unsigned long kb, __u64 *slowest)
 {
-	unsigned long kb = small_size();
-	long before = memmap(), cancelled = stat_of("cancelled"), pauses = stat_of("optimize");
-	__u64 end = tlb_rs_now_ns() + LOCK_MS * 1000000ULL, slowest = 0;
+	__u64 end = tlb_rs_now_ns() + LOCK_MS * 1000000ULL;
 	/* So few that it happens several times in that time. */
-	long want = few(kb, kb > 2048 ? 2 : 16);
+	long before = memmap(), want = few(kb, kb > 2048 ? 2 : 16);
 	pthread_t threads[2];
 	void *held, *waited;
-	char cmdline[4096];
-	bool ok = true, masks;
+	bool ok = true;
 
-	if (nr_cpus < 3)
-		return true;
-	masks = !tlb_rs_read_file("/proc/cmdline", cmdline, sizeof(cmdline)) &&
-		!strstr(cmdline, "gicv3_pseudo_nmi=1");
 	pthread_create(&threads[0], NULL, take_lock, "read_lock");
 	pthread_create(&threads[1], NULL, take_lock, "write_lock");
 	do {
@@ -335,14 +330,36 @@ static bool test_lock(void)
 		ok &= saved % spare_pages(kb) == 0 && verify(saved);
 		ok &= !resize(kb, 0) && memmap() == before;
 		ns = tlb_rs_now_ns() - ns;
-		slowest = ns > slowest ? ns : slowest;
+		*slowest = ns > *slowest ? ns : *slowest;
 	} while (ok && tlb_rs_now_ns() < end);
 	pthread_join(threads[0], &held);
 	pthread_join(threads[1], &waited);
+	return ok && held && waited;
+}
+
+static bool test_lock(void)
+{
+	unsigned long kb = small_size();
+	long cancelled = stat_of("cancelled"), pauses = stat_of("optimize");
+	char cmdline[4096];
+	__u64 slowest = 0;
+	bool ok, masks;
+
+	if (nr_cpus < 3)
+		return true;
+	masks = !tlb_rs_read_file("/proc/cmdline", cmdline, sizeof(cmdline)) &&
+		!strstr(cmdline, "gicv3_pseudo_nmi=1");
+	/* The two meet by chance. */
+	for (int round = 0; round < LOCK_ROUNDS; round++) {
+		ok = pools_beside_lock(kb, &slowest);
+		if (!ok || !masks || stat_of("cancelled") > cancelled)
+			break;
+	}
 	cancelled = stat_of("cancelled") - cancelled;
-	ksft_print_msg("%ld pauses, %ld cancelled, the slowest pool took %llu ms\n",
-		       stat_of("optimize") - pauses, cancelled, slowest / 1000000);
-	return ok && held && waited && (cancelled || !masks) && verify(0);
+	ksft_print_msg("%ld pauses, %ld cancelled, the slowest pool took %llu ms%s\n",
+		       stat_of("optimize") - pauses, cancelled, slowest / 1000000,
+		       ok ? "" : ", a pool was wrong");
+	return ok && (cancelled || !masks) && verify(0);
 }
 
 static bool test_stop(void)
