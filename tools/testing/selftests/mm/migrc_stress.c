@@ -30,7 +30,7 @@
 #endif
 
 static size_t psize, area_len;
-static __u64 deadline;
+static __u64 deadline, last_deadline;
 static bool toggle;
 
 /* Fixed places, so that the movers always know where to look. */
@@ -39,9 +39,14 @@ enum area_nr { AREA_WRITE, AREA_READ, AREA_FORCE, AREA_CHURN, AREA_FORK, NR_AREA
 static char *areas[NR_AREAS];
 static pid_t victim;		/* a child that has a copy of AREA_FORK, or 0 */
 
+static bool all_have_done(void);
+
+/* On a slow host it goes on until each thread has done something, four times as long at most. */
 static bool expired(void)
 {
-	return tlb_rs_now_ns() >= deadline;
+	__u64 now = tlb_rs_now_ns();
+
+	return now >= deadline && (now >= last_deadline || all_have_done());
 }
 
 /* Each thread has its own sequence, the same in every run. */
@@ -288,6 +293,15 @@ static struct job jobs[] = {
 	{ .name = "settings", .fn = fn_settings, .cpu = 0 },
 };
 
+static bool all_have_done(void)
+{
+	for (size_t i = 0; i < ARRAY_SIZE(jobs); i++) {
+		if (!__atomic_load_n(&jobs[i].ops, __ATOMIC_RELAXED))
+			return false;
+	}
+	return true;
+}
+
 static void *run(void *arg)
 {
 	struct job *job = arg;
@@ -365,6 +379,7 @@ int main(int argc, char **argv)
 	psize = getpagesize();
 	map_areas();
 	deadline = tlb_rs_now_ns() + seconds * 1000000000ULL;
+	last_deadline = deadline + 3 * seconds * 1000000000ULL;
 	ksft_set_plan(ARRAY_SIZE(jobs) + 1);
 
 	migrc_read(&before);
