@@ -159,7 +159,6 @@ bool migrc_arch_begin(unsigned long mms);
 void migrc_arch_issue(struct migrc_mm *mm);
 void migrc_arch_sync(unsigned long mms);
 void migrc_release(struct folio *first, bool held);
-void migrc_take_lost(struct folio *folio);
 bool migrc_is_for_readers(enum migrate_reason reason);
 pte_t migrc_protect_slow(struct folio *folio, struct vm_area_struct *vma, pte_t pte);
 bool migrc_stays_protected_slow(struct vm_area_struct *vma);
@@ -191,7 +190,6 @@ bool migrc_debug_holds(void);
 void migrc_debug_write(struct mm_struct *mm, unsigned long addr, enum migrc_hook hook);
 void migrc_debug_set(struct mm_struct *mm, unsigned long addr, unsigned int nr);
 void migrc_debug_flushed(struct mm_struct *mm, unsigned long addr, unsigned long end);
-void migrc_debug_init(struct migrc_mm *mm);
 void migrc_debug_exit(struct migrc_mm *mm);
 #else
 static inline void migrc_debug_walked(struct folio *src)
@@ -201,10 +199,6 @@ static inline void migrc_debug_walked(struct folio *src)
 static inline bool migrc_debug_holds(void)
 {
 	return false;
-}
-
-static inline void migrc_debug_init(struct migrc_mm *mm)
-{
 }
 
 static inline void migrc_debug_exit(struct migrc_mm *mm)
@@ -391,6 +385,9 @@ static inline bool migrc_reclaim(enum migrc_drain_reason reason)
 {
 	enum migrc_hook hook = MIGRC_HOOK_PRESSURE + (reason - MIGRC_DRAIN_PRESSURE);
 
+	/* What is held, after the isolation: see migrc_add_source(). */
+	if (reason == MIGRC_DRAIN_ISOLATE)
+		smp_mb();
 	if (likely(!migrc_holds()) || migrc_skip(hook))
 		return false;
 	migrc_drain(reason);
@@ -400,7 +397,6 @@ static inline bool migrc_reclaim(enum migrc_drain_reason reason)
 static inline void migrc_mm_init(struct mm_struct *mm)
 {
 	mm->migrc = (struct migrc_mm){ };
-	migrc_debug_init(&mm->migrc);
 }
 
 /* No CPU can use the translations of @mm any more: exit_mmap() is done. */

@@ -17,8 +17,8 @@ struct xarray;
  * @readmostly: whether it pays to take write permission away. Atomic;
  *       mm/migrc/readmostly.rs gives it its meaning.
  * @registered: is in that list. Set once, under its lock.
- * @addrs: with CONFIG_MIGRC_DEBUG, the number of the last deferral of each page;
- *       NULL if there was no memory for it.
+ * @addrs: with CONFIG_MIGRC_DEBUG, the number of the last deferral of each page; NULL
+ *       before the first one, or if there was no memory for it.
  */
 struct migrc_mm {
 	atomic64_t generation;

@@ -529,8 +529,8 @@ static int split_pmd_entry(pmd_t *pmd, unsigned long addr, unsigned long next,
 		.shift = PMD_SHIFT,
 	};
 	struct page *block;
+	pmd_t new = __pmd(0);
 	pte_t *table;
-	pmd_t new;
 	int i;
 
 	walk->action = ACTION_CONTINUE;

@@ -63,18 +63,41 @@ static u32 hash_folio(struct folio *folio)
 	return hash;
 }
 
+/* At its first deferral; PTLs of several tables may be held. NULL if there is no memory. */
+static struct xarray *addrs_of(struct migrc_mm *mm)
+{
+	struct xarray *addrs = READ_ONCE(mm->addrs), *other;
+
+	if (addrs)
+		return addrs;
+	addrs = kmalloc_obj(struct xarray, GFP_ATOMIC | __GFP_NOWARN);
+	if (!addrs)
+		return NULL;
+	xa_init(addrs);
+	other = cmpxchg(&mm->addrs, NULL, addrs);
+	if (!other)
+		return addrs;
+	kfree(addrs);
+	return other;
+}
+
 /* Entries of @vma were cleared and their flush deferred, under the PTL. */
 void migrc_debug_deferred(struct vm_area_struct *vma, unsigned long addr, unsigned int nr)
 {
 	struct migrc_mm *mm = &vma->vm_mm->migrc;
 	u64 number = upper_32_bits(atomic64_read(&mm->generation));
 	struct migrc_walk *walk = &current->tlb_ubc.migrc;
+	struct xarray *addrs = addrs_of(mm);
 	unsigned int i;
 
 	walk->addr = addr;
-	walk->pid = vma->vm_mm->owner ? task_tgid_nr(vma->vm_mm->owner) : 0;
-	for (i = 0; mm->addrs && i < nr; i++)
-		xa_store(mm->addrs, (addr >> PAGE_SHIFT) + i, xa_mk_value(number),
+	scoped_guard(rcu) {
+		struct task_struct *owner = rcu_dereference(vma->vm_mm->owner);
+
+		walk->pid = owner ? task_tgid_nr(owner) : 0;
+	}
+	for (i = 0; addrs && i < nr; i++)
+		xa_store(addrs, (addr >> PAGE_SHIFT) + i, xa_mk_value(number),
 			 GFP_ATOMIC | __GFP_NOWARN);
 }
 
@@ -168,7 +191,7 @@ bool migrc_debug_holds(void)
 
 static bool is_deferred(struct mm_struct *mm, unsigned long addr)
 {
-	struct xarray *addrs = mm->migrc.addrs;
+	struct xarray *addrs = READ_ONCE(mm->migrc.addrs);
 	void *number = addrs ? xa_load(addrs, addr >> PAGE_SHIFT) : NULL;
 	u32 flushed = lower_32_bits(atomic64_read(&mm->migrc.generation));
 
@@ -197,19 +220,12 @@ void migrc_debug_set(struct mm_struct *mm, unsigned long addr, unsigned int nr)
 /* Upstream code has flushed the addresses for reasons of its own. Under the PTL. */
 void migrc_debug_flushed(struct mm_struct *mm, unsigned long addr, unsigned long end)
 {
-	struct xarray *addrs = mm->migrc.addrs;
+	struct xarray *addrs = READ_ONCE(mm->migrc.addrs);
 
 	if (!addrs || xa_empty(addrs))
 		return;
 	for (; addr < end; addr += PAGE_SIZE)
 		xa_erase(addrs, addr >> PAGE_SHIFT);
-}
-
-void migrc_debug_init(struct migrc_mm *mm)
-{
-	mm->addrs = kmalloc_obj(struct xarray);
-	if (mm->addrs)
-		xa_init(mm->addrs);
 }
 
 void migrc_debug_exit(struct migrc_mm *mm)

@@ -140,7 +140,9 @@ fn drain(reason: DrainReason) {
         // The source is in no ledger yet.
         None if reason == MIXED || reason == WRITE => {
             // SAFETY: What is removed from the list is removed under `DRAIN`.
-            let mms = Drained(unsafe { MMS.lock().iter() }).flush_all();
+            let mms = unsafe { MMS.lock().iter() };
+            // Not in one statement with the lock: its guard would live until the flush is done.
+            let mms = Drained(mms).flush_all();
             // SAFETY: Adds to counters, and reads a clock.
             unsafe { bindings::migrc_account_drain(reason, 0, mms, bindings::migrc_now(), begin) };
         }
@@ -164,7 +166,9 @@ fn drain_late(source: MigratedSource, pages: usize) {
 #[inline(always)]
 fn release(unflushed: Unflushed<FolioChain>, reason: DrainReason, begin: u64, held: bool) {
     // SAFETY: What is removed from the list is removed under `DRAIN`.
-    let flushed = unflushed.flush(&mut Drained(unsafe { MMS.lock().iter() }));
+    let mms = unsafe { MMS.lock().iter() };
+    // Not in one statement with the lock: its guard would live until the flush is done.
+    let flushed = unflushed.flush(&mut Drained(mms));
 
     let (pages, mms, since) = (flushed.pages, flushed.mms, flushed.since);
     // SAFETY: The witness says that no TLB leads to them, and the references are ours to drop.

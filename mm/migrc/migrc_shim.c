@@ -21,10 +21,12 @@
 #include <linux/sizes.h>
 #include <linux/swapops.h>
 #include <linux/sysctl.h>
+#include <linux/tlb_batch.h>
 #include <linux/tlb_oracle.h>
 #include <linux/userfaultfd_k.h>
 #include <linux/workqueue.h>
 #include <asm/migrc.h>
+#include <asm/tlb_batch.h>
 
 #include "../internal.h"
 #include "../tlb_batch/skip_hook.h"
@@ -308,7 +310,7 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 
 	flush_before_wrap(&mm->migrc);
 	/* Who sees the deferral must not flush before it can see the clear. */
-	arch_migrc_order();
+	arch_tlb_batch_order();
 	atomic64_add(MIGRC_DEFERRAL, &mm->migrc.generation);
 	if (unlikely(!READ_ONCE(mm->migrc.registered)))
 		migrc_register(&mm->migrc);
@@ -349,8 +351,9 @@ void migrc_add_source(struct folio *src)
 	migrc_add(src, nid, folio_nr_pages(src), migrc_limit(nid));
 	/*
 	 * Who isolates page blocks drains after that: if it was too early for @src,
-	 * the ledger's lock makes the isolation visible here.
+	 * the isolation is visible here. Pairs with the one in migrc_reclaim().
 	 */
+	smp_mb();
 	if (zone_isolates(zone) && !migrc_skip(MIGRC_HOOK_ISOLATE))
 		migrc_drain(MIGRC_DRAIN_ISOLATE);
 }
@@ -390,13 +393,6 @@ bool migrc_stays_protected_slow(struct vm_area_struct *vma)
 {
 	return static_key_enabled(&migrc_key) && may_lose_permission(vma) &&
 	       migrc_keeps_protected(&vma->vm_mm->migrc) && !migrc_skip(MIGRC_HOOK_HINT);
-}
-
-/* A source that Rust was about to forget. */
-void migrc_take_lost(struct folio *folio)
-{
-	WARN_ONCE(1, "migrated source dropped\n");
-	migrc_add_source(folio);
 }
 
 /*

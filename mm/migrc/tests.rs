@@ -17,10 +17,7 @@ mod suite {
         mem::forget,
         ptr, //
     };
-    use kernel::{
-        mm::folio::GuardedSource,
-        page::Page, //
-    };
+    use kernel::page::Page;
 
     /// Counts folios instead of having them.
     #[derive(Default)]
@@ -257,33 +254,6 @@ mod suite {
             release(unsafe { MigratedSource::from_raw(NonNull::new_unchecked(folio)) });
         }
         assert_eq!(found, all.len());
-        Ok(())
-    }
-
-    /// What is dropped where the compiler cannot see it: one warning, and the ledger has it.
-    #[test]
-    fn a_lost_source_is_found() -> Result {
-        // SAFETY: A KUnit test is running: this one.
-        let test = unsafe { bindings::kunit_get_current_test() };
-        // SAFETY: As above.
-        let suppressed = unsafe { bindings::kunit_start_suppress_warning(test) };
-        let drained = || {
-            // SAFETY: Reads counters.
-            unsafe { bindings::migrc_drained_pages() }
-        };
-        let before = drained();
-
-        drop(GuardedSource::new(source()?));
-        drain(OFF);
-        // SAFETY: Returned by the call above.
-        let warnings = unsafe { bindings::kunit_suppressed_warning_count(suppressed) };
-        // SAFETY: As above.
-        unsafe { bindings::kunit_end_suppress_warning(test, suppressed) };
-        assert_eq!(warnings, 1);
-        assert_eq!(drained(), before + 1);
-
-        // The guard ends where it is not needed any more.
-        release(GuardedSource::new(source()?).into_inner());
         Ok(())
     }
 }

@@ -34,7 +34,6 @@ void tlb_batch_arch_order(void)
 {
 	arch_tlb_batch_order();
 }
-EXPORT_SYMBOL_GPL(tlb_batch_arch_order);
 
 static noinline void trace_issued(struct mm_struct *mm, unsigned long start,
 				  unsigned long pages, enum tlb_batch_reason reason)
@@ -70,7 +69,6 @@ void tlb_batch_arch_issue(struct mm_struct *mm, unsigned long start,
 		arch_tlb_batch_issue(&current->tlb_ubc.arch, mm, start, end);
 	issued(mm, start, (end - start) >> PAGE_SHIFT, reason);
 }
-EXPORT_SYMBOL_GPL(tlb_batch_arch_issue);
 
 void tlb_batch_arch_issue_mm(struct mm_struct *mm, unsigned long pages,
 			     enum tlb_batch_reason reason)
@@ -79,7 +77,6 @@ void tlb_batch_arch_issue_mm(struct mm_struct *mm, unsigned long pages,
 		arch_tlb_batch_issue_mm(&current->tlb_ubc.arch, mm);
 	issued(mm, 0, pages, reason);
 }
-EXPORT_SYMBOL_GPL(tlb_batch_arch_issue_mm);
 
 /* There may be one for each page, so they are counted later, and all at once. */
 void tlb_batch_arch_evict(struct mm_struct *mm, unsigned long start,
@@ -91,20 +88,17 @@ void tlb_batch_arch_evict(struct mm_struct *mm, unsigned long start,
 		trace_issued(mm, start, (end - start) >> PAGE_SHIFT,
 			     TLB_BATCH_OVERFLOW);
 }
-EXPORT_SYMBOL_GPL(tlb_batch_arch_evict);
 
 void tlb_batch_account_evicted(unsigned long ranges, unsigned long pages)
 {
 	account(ranges, pages, TLB_BATCH_OVERFLOW);
 	count_vm_events(TLB_BATCH_OVERFLOWS, ranges);
 }
-EXPORT_SYMBOL_GPL(tlb_batch_account_evicted);
 
 bool tlb_batch_arch_prefers_mm(unsigned long pages)
 {
 	return arch_tlb_batch_prefers_mm(pages);
 }
-EXPORT_SYMBOL_GPL(tlb_batch_arch_prefers_mm);
 
 bool tlb_batch_arch_flush(struct mm_struct *mm, unsigned long start,
 			  unsigned long end, unsigned long pages,
@@ -120,7 +114,6 @@ bool tlb_batch_arch_flush(struct mm_struct *mm, unsigned long start,
 	count_vm_event(TLB_BATCH_SYNCS);
 	return true;
 }
-EXPORT_SYMBOL_GPL(tlb_batch_arch_flush);
 
 void tlb_batch_arch_sync(void)
 {
@@ -130,7 +123,6 @@ void tlb_batch_arch_sync(void)
 		return;
 	arch_tlbbatch_flush(&current->tlb_ubc.arch);
 }
-EXPORT_SYMBOL_GPL(tlb_batch_arch_sync);
 
 void tlb_batch_do_trace_add(struct mm_struct *mm, unsigned long start,
 			    unsigned long end)

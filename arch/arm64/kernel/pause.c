@@ -7,7 +7,7 @@
  * everything masked, in code that touches kernel text, their stack and percpu data.
  *
  *   pauser                                   each other CPU, in the IPI
- *   pause_state = odd, IPI
+ *   pause_state = release odd, IPI
  *                                            acquire pause_state: odd
  *                                            mask DAIF
  *                                            pause_ack = release pause_state
@@ -149,8 +149,8 @@ int arm64_pause_cpus(struct arm64_pause *pause)
 	pause->begin = ktime_get_mono_fast_ns();
 	state = pause_state + 1;
 	pause->state = state;
-	WRITE_ONCE(pause_state, state);
-	/* Sending orders this store before the IPI, as for any IPI. */
+	/* Some CPUs may look because of another IPI of this kind. Sending orders it, too. */
+	smp_store_release(&pause_state, state);
 	if (pause->nr_cpus)
 		arm64_send_pause_ipi(&pause_mask);
 
@@ -208,8 +208,9 @@ static int noinstr stop_fn(void *arg)
 	struct stop *stop = arg;
 	unsigned long flags;
 
-	/* stop_machine() itself masks no pseudo-NMI. */
-	flags = local_daif_save();
+	/* stop_machine() itself masks no pseudo-NMI. Interrupts are traced as off already. */
+	flags = read_sysreg(daif);
+	asm volatile("msr daifset, #0xf" : : : "memory");
 	if (raw_atomic_inc_return(&stop->arrived) == stop->cpus) {
 		stopped_in_threads = true;
 		stop->fn(stop->arg);
@@ -220,7 +221,7 @@ static int noinstr stop_fn(void *arg)
 		smp_cond_load_acquire(&stop->done, VAL);
 		isb();
 	}
-	local_daif_restore(flags);
+	write_sysreg(flags, daif);
 	return 0;
 }
 

@@ -45,14 +45,12 @@ static __always_inline void stall(void)
 		cpu_relax();
 }
 
-/* Somebody else has written to an entry, or can be using it. */
-static __always_inline void check(bool ok)
-{
+/* Somebody else has written to an entry, or can be using it. Only looked at for tests. */
 #ifdef CONFIG_HVO_DEBUG
-	if (!ok)
-		hvo_violations++;
+#define check(ok)	do { if (!(ok)) hvo_violations++; } while (0)
+#else
+#define check(ok)	do { } while (0)
 #endif
-}
 
 /**
  * arch_hvo_apply - change the entries of a window
@@ -124,7 +122,7 @@ static void freeze_entry(u64 *entry, u64 new)
 	u64 old = READ_ONCE(*entry);
 
 	if (!pte_write(__pte(old))) {
-		check(!IS_ENABLED(CONFIG_HVO_DEBUG) || is_same(old, new));
+		check(is_same(old, new));
 		WRITE_ONCE(*entry, pte_val(pte_wrprotect(__pte(new))));
 		return;
 	}
@@ -150,6 +148,8 @@ int arch_hvo_apply_live(const struct hvo_window *w)
 	bool same = true;
 	u32 i;
 
+	/* Contents before the entries that lead there. */
+	dsb(ishst);
 	for (run = w->runs; run < end; run++) {
 		for (i = 0; i < run->nr; i++)
 			freeze_entry(run->entries + i, new_value(run, i));

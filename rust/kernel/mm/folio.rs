@@ -24,8 +24,7 @@ use core::{
 
 /// The source of a completed migration.
 ///
-/// Dropping it is a build error where the optimiser cannot show that it does not happen. See
-/// [`GuardedSource`] for where it cannot.
+/// Dropping it is a build error where the optimiser cannot show that it does not happen.
 ///
 /// # Invariants
 ///
@@ -59,38 +58,6 @@ impl Drop for MigratedSource {
     #[inline(always)]
     fn drop(&mut self) {
         build_error!("the source of a migration is dropped");
-    }
-}
-
-/// A source on a path of which the optimiser cannot show that it ends well.
-///
-/// If it is dropped all the same, the kernel warns once, and the ledger gets the folio.
-pub struct GuardedSource(ManuallyDrop<MigratedSource>);
-
-impl GuardedSource {
-    /// Guards `source`.
-    #[inline]
-    pub fn new(source: MigratedSource) -> Self {
-        Self(ManuallyDrop::new(source))
-    }
-
-    /// Ends the guard.
-    #[inline]
-    pub fn into_inner(self) -> MigratedSource {
-        let mut this = ManuallyDrop::new(self);
-
-        // SAFETY: `this` is not used any more, nor dropped.
-        unsafe { ManuallyDrop::take(&mut this.0) }
-    }
-}
-
-impl Drop for GuardedSource {
-    fn drop(&mut self) {
-        // SAFETY: Nobody uses `self` after this.
-        let source = unsafe { ManuallyDrop::take(&mut self.0) };
-
-        // SAFETY: By its invariants, the reference becomes the ledger's.
-        unsafe { bindings::migrc_take_lost(source.into_raw().as_ptr()) };
     }
 }
 

@@ -71,7 +71,7 @@ static inline bool arch_tlb_batch_prefers_mm(unsigned long pages)
 	return !system_supports_tlb_range() && pages >= TLB_BATCH_ASID_PAGES;
 }
 
-/* Waits, too: the price of not writing TLBI ASIDE1IS a second time. */
+/* Waits, too, which is one DSB ISH more for each mm of so many pages. */
 static inline void arch_tlb_batch_issue_mm(struct arch_tlbflush_unmap_batch *batch,
 					   struct mm_struct *mm)
 {
