@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Compare the code of objects of two build directories, function by function."""
+"""What is compiled into objects: compared with those of another build, and what code that may call nothing calls."""
 
 import re
 import subprocess
@@ -34,3 +34,23 @@ def differences(objdump, stock, ours, objects):
             names = ["no code was found"]
         result.append((obj, ", ".join(names[:5]) or None))
     return result
+
+
+# Called by functions of .noinstr.text: assembly that is not instrumented, or noinstr itself.
+QUIET = {"copy_page", "arm64_cpus_are_stopped"}
+INSTRUMENTS = re.compile(r"__asan|__kasan|__tsan|__kcsan|__sanitizer|__ubsan|_mcount|__fentry|ftrace")
+
+
+def disturbances(objdump, nm, obj):
+    """What noinstr functions of an object call that they must not, and what instruments its other functions.
+
+    An inline function of another attribute is not inlined into a noinstr one, so it is in .text.
+    """
+    quiet = [lines for name, lines in functions(objdump, obj).items() if name.startswith(".noinstr.text ")]
+    if not quiet:
+        return ["no noinstr function was found"]
+    calls = {m for lines in quiet for line in lines
+             for m in re.findall(r"R_AARCH64_(?:CALL|JUMP)26\s+(\w+)", line)}
+    undefined = subprocess.run([nm, "--undefined-only", "--just-symbol-name", str(obj)], capture_output=True, text=True,
+                               check=True).stdout.split()
+    return sorted(calls - QUIET) + [name for name in undefined if INSTRUMENTS.match(name)]

@@ -54,6 +54,8 @@ OBJECTS = {
               "drivers/irqchip/irq-gic-v3.o"),
     "x86_64": (*OBJECTS_BOTH, "mm/hugetlb.o", "mm/hugetlb_vmemmap.o", "arch/x86/mm/tlb.o", "arch/x86/mm/fault.o"),
 }
+# They run while no other CPU may be disturbed.
+NOINSTR = ("arch/arm64/kernel/pause.o", "arch/arm64/mm/hvo_apply.o")
 
 
 class Suite:
@@ -291,6 +293,10 @@ def kunit(suite):
     for arch in ARCHES:
         if not kernel(suite, arch, IMAGE):
             continue
+        for obj in NOINSTR if arch == "arm64" else ():
+            found = compiled_out.disturbances(toolchain.llvm_tool("llvm-objdump"), toolchain.llvm_tool("llvm-nm"),
+                                              ROOT / "build" / KVER / f"{arch}-{IMAGE}" / obj)
+            suite.check(f"{arch} {obj}: noinstr calls nothing that is instrumented", not found, ", ".join(found))
         result = boot(suite, "kunit", arch, IMAGE, "true", cases=False, append="")
         log = LOGS / f"{arch}-kunit.log"
         # kunit.py gives the number of cases in its last line.
