@@ -36,8 +36,8 @@ def pair(region, off, on, ns=(1000, 1000), **more):
             for m, (batch, drain) in enumerate((off, on))]
 
 
-# Flushes of one unit, unbatched, stock and ours, on arm64: of the first three as Documentation/mm/tlb_batch.rst and the
-# README have them. The rest is made up, with all verdicts in it.
+# Flushes of one unit, unbatched, stock and ours, on arm64: of the first three as the README has them. The rest is made
+# up, with all verdicts in it.
 SPLITS = {"split_anon": (543, 543, 1), "split_mixed": (512, 512, 1), "split_shared4": (2175, 2175, 4),
           "split_shmem": (18, 18, 2), "split_ext4": (18, 18, 2)}
 MOVES = {"move_ro": (4096, 4096, 8), "move_rw": (4096, 4096, 8)}
