@@ -6,7 +6,9 @@ The tools run as they would from make, in a copy of the repository with a small 
 without the tool in question, and an apt that answers what the case needs.
 """
 
+import compileall
 import contextlib
+import functools
 import hashlib
 import io
 import os
@@ -56,6 +58,11 @@ PATCH2 = """Subject: [PATCH] mm: second
 """
 
 
+def setUpModule():
+    # Once here, and not again in each copy of the repository.
+    compileall.compile_dir(HERE, quiet=1)
+
+
 def write(root, files):
     for name, text in files.items():
         f = Path(root, name)
@@ -72,7 +79,7 @@ class Case(unittest.TestCase):
     def setUp(self):
         self.dir = Path(self.enterContext(tempfile.TemporaryDirectory(prefix="tlb-rs-test-"))).resolve()
         self.repo, self.kdir, self.cache = self.dir / "repo", self.dir / "linux", self.dir / "cache"
-        shutil.copytree(HERE, self.repo / "tools/kernel", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(HERE, self.repo / "tools/kernel")
         write(self.repo, {"Kconfig.rust": "config OURS\n\tbool\n", "mm/tlb_batch/lib.rs": "// new\n",
                           "patches/series": "1.patch\n2.patch\n", "patches/1.patch": PATCH1,
                           "patches/2.patch": PATCH2})
@@ -82,7 +89,12 @@ class Case(unittest.TestCase):
             self.env.pop(v, None)
 
     def path(self, without=(), **fakes):
-        """PATH = everything of the machine but the tools named, plus shell scripts."""
+        """PATH = everything of the machine but the tools named, plus shell scripts.
+
+        One is an apt-cache that knows nothing new: the machine's takes a second for each answer.
+        """
+        if not "apt-cache".startswith(tuple(without)):
+            fakes = {"apt-cache": OLD_APT} | fakes
         d = self.dir / "bin"
         shutil.rmtree(d, ignore_errors=True)
         d.mkdir()
@@ -117,6 +129,7 @@ class Case(unittest.TestCase):
         return out
 
 
+OLD_APT = 'echo "  Candidate: 1.0"\n'
 FAKE_RUSTC = 'case $1 in --version) echo "rustc %s (fake)";; --print) echo /nonexistent;; esac\n'
 NEW_RUSTC, FAKE_BINDGEN = FAKE_RUSTC % "1.99.9", "echo bindgen 0.72.0\n"
 NO_APT = {"apt-cache": "exit 0\n",
@@ -141,8 +154,10 @@ class Errors(Case):
         self.fails(self.build, "not a Debian or Ubuntu machine", "bison")
 
     def test_no_rustc(self):
-        self.path(("rustc",))
-        self.fails(self.build, "rustc")
+        self.path(("rustc", "bindgen"))
+        self.fails(self.build, "rustc not found", "rustup toolchain install stable")
+        self.path(("rustc", "bindgen"), **{"apt-cache": 'echo "  Candidate: 1.85.0"\n'})
+        self.fails(self.build, "missing: rustc rust-src bindgen")
 
     def test_rustc_too_old(self):
         self.path(rustc=FAKE_RUSTC % "1.63.0")
@@ -408,7 +423,7 @@ class Doctor(Case):
     def apt(self, **versions):
         """An apt-cache that has these."""
         cases = "".join(f'*" {p.replace("_", "-")}") echo "  Candidate: {v}";;\n' for p, v in versions.items())
-        return f'case " $*" in {cases}*) echo "  Candidate: 1.0";; esac\n'
+        return f'case " $*" in {cases}*) {OLD_APT.strip()};; esac\n'
 
     def test_debian_without_rust(self):
         self.path(("rustc", "cargo", "bindgen"), **{"apt-cache": self.apt(rustc="1.85.0+dfsg3-1", bindgen="0.71.1-4")})
@@ -517,6 +532,19 @@ class Series(Case):
         self.git("am", "-q", "--empty=drop", *(f for d in series for f in sorted((out / d).iterdir())), cwd=tree)
         return self.git("log", "--reverse", "--format=%H", cwd=tree).split()
 
+    def snapshots(self, tree, commits):
+        """{name: text} of each commit, read at once: they share most files."""
+        lists = [[l.split("\t") for l in self.git("ls-tree", "-r", c, cwd=tree).splitlines()] for c in commits]
+        blobs = {entry.split()[2] for names in lists for entry, _ in names}
+        data = subprocess.run(["git", "cat-file", "--batch"], input="\n".join(blobs).encode(), cwd=tree,
+                              stdout=subprocess.PIPE, check=True).stdout
+        text = {}
+        while data:
+            head, rest = data.split(b"\n", 1)
+            blob, _, size = head.decode().split()
+            text[blob], data = rest[:int(size)].decode(errors="replace"), rest[int(size) + 1:]
+        return [{name: text[entry.split()[2]] for entry, name in names} for names in lists]
+
     def test_series(self):
         """git am of all series gives the tree that apply gives, and each commit has what it names."""
         shutil.copytree(self.kdir, self.dir / "other")
@@ -585,28 +613,31 @@ class Series(Case):
             (tree / "scripts/kconfig").mkdir(parents=True)
         with contextlib.redirect_stderr(io.StringIO()):
             series.series(self.out, stock)
-            overlay.apply(trees[1])
+            overlay.Tree(trees[1]).sync()
         commits = self.am(trees[0], self.out)
         self.assertEqual(len(overlay.patch_files(ver)) + 1, len(commits))
         options = set(re.findall(r"(?m)^config (\w+)", (common.ROOT / "Kconfig.rust").read_text()))
         headers = {f for f in overlay.overlay_files() if f.endswith(".h")}
         bad = []
-        for commit in commits[1:]:
-            self.git("checkout", "-q", commit, cwd=trees[0])
-            subject = self.git("log", "-1", "--format=%s", cwd=trees[0]).strip()
-            bad += [f"{subject}: {what}" for what in dangling(trees[0], stock, options, headers)]
+        subjects = self.git("log", "--reverse", "--format=%s", cwd=trees[0]).splitlines()
+        for subject, files in zip(subjects[1:], self.snapshots(trees[0], commits[1:])):
+            bad += [f"{subject}: {what}" for what in dangling(files, stock, options, headers)]
         self.assertEqual([], bad)
-        self.git("checkout", "-q", commits[-1], cwd=trees[0])
         shutil.rmtree(trees[0] / ".git")
         shutil.rmtree(trees[1] / ".tlb-rs")
         self.assertEqual(contents(trees[1]), contents(trees[0]))
 
 
-def dangling(tree, stock, options, headers):
-    """What lines of ours name that is not in the tree: options, objects, headers, modules, programs, documents."""
-    kconfig = tree / "mm/Kconfig.rust"
-    declared = set(re.findall(r"(?m)^config (\w+)", kconfig.read_text())) if kconfig.exists() else set()
-    there = {str(f.relative_to(tree)) for f in tree.rglob("*") if f.is_file() and ".git" not in f.parts}
+@functools.cache
+def lines_of_ours(text, old):
+    """The lines of a file that the stock one lacks."""
+    known = set(old.read_text(encoding="utf-8", errors="replace").splitlines()) if old.exists() else set()
+    return "\n".join(l for l in text.splitlines() if l not in known)
+
+
+def dangling(files, stock, options, headers):
+    """What lines of ours name that is not among the files: options, objects, headers, modules, programs, documents."""
+    declared = set(re.findall(r"(?m)^config (\w+)", files.get("mm/Kconfig.rust", "")))
     bad = []
 
     def want(ok, file, what):
@@ -614,15 +645,13 @@ def dangling(tree, stock, options, headers):
             bad.append(f"{file}: {what}")
 
     def source_of(file, stem, suffixes):
-        return any(str(Path(file).parent / (stem + s)) in there for s in suffixes)
+        return any(str(Path(file).parent / (stem + s)) in files for s in suffixes)
 
-    for file in sorted(there):
-        text = (tree / file).read_text(encoding="utf-8", errors="replace")
+    for file, text in sorted(files.items()):
         old = stock / file
-        known = set(old.read_text(encoding="utf-8", errors="replace").splitlines()) if old.exists() else set()
-        ours = "\n".join(l for l in text.splitlines() if l not in known)
+        ours = lines_of_ours(text, old)
         if file == "mm/Kconfig":
-            want("Kconfig.rust" not in ours or kconfig.exists(), file, "source")
+            want("Kconfig.rust" not in ours or "mm/Kconfig.rust" in files, file, "source")
         for word in re.findall(r"\b[A-Z][A-Z0-9_]+\b", ours) if file == "mm/Kconfig.rust" else ():
             want(word not in options or word in declared, file, word)
         if Path(file).name == "Makefile":
@@ -641,7 +670,7 @@ def dangling(tree, stock, options, headers):
             places = ("include/", "arch/arm64/include/", "arch/x86/include/") if kind == "<" else \
                 (f"{Path(file).parent}/",)
             mine = [os.path.normpath(p + header) for p in places if os.path.normpath(p + header) in headers]
-            want(all(h in there for h in mine), file, header)
+            want(all(h in files for h in mine), file, header)
         for module in re.findall(r"(?m)^\s*(?:pub )?mod (\w+);", ours) if file.endswith(".rs") else ():
             # A module of a crate's top is beside it, one of a module in its directory.
             want(source_of(file, module, (".rs",)) or source_of(file, f"{Path(file).stem}/{module}", (".rs",)),
