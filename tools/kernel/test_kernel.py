@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 import io
+import multiprocessing
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 import unittest
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -58,11 +60,6 @@ PATCH2 = """Subject: [PATCH] mm: second
 """
 
 
-def setUpModule():
-    # Once here, and not again in each copy of the repository.
-    compileall.compile_dir(HERE, quiet=1)
-
-
 def write(root, files):
     for name, text in files.items():
         f = Path(root, name)
@@ -89,24 +86,31 @@ class Case(unittest.TestCase):
             self.env.pop(v, None)
 
     def path(self, without=(), **fakes):
-        """PATH = everything of the machine but the tools named, plus shell scripts.
+        """PATH = shell scripts, and everything of the machine but the tools named.
 
-        One is an apt-cache that knows nothing new: the machine's takes a second for each answer.
+        One script is an apt-cache that knows nothing new: the machine's takes a second for each answer.
         """
         if not "apt-cache".startswith(tuple(without)):
             fakes = {"apt-cache": OLD_APT} | fakes
-        d = self.dir / "bin"
-        shutil.rmtree(d, ignore_errors=True)
-        d.mkdir()
-        for p in (*os.get_exec_path(), "/usr/sbin", "/sbin"):
-            for f in Path(p).glob("*") if Path(p).is_dir() else ():
-                if not f.name.startswith(tuple(without)) and f.name not in fakes and not (d / f.name).is_symlink():
-                    (d / f.name).symlink_to(f)
-        for name, script in fakes.items():
-            (d / name).unlink(missing_ok=True)
-            (d / name).write_text("#!/bin/sh\n" + script, encoding="utf-8")
-            (d / name).chmod(0o755)
-        self.env["PATH"] = str(d)
+        top = self.dir / "bin"
+        shutil.rmtree(top, ignore_errors=True)
+        write(top, {name: "#!/bin/sh\n" + script for name, script in fakes.items()})
+        for name in fakes:
+            (top / name).chmod(0o755)
+        places = [str(top)]
+        # /bin and /usr/bin are mostly the same.
+        for place in dict.fromkeys(map(os.path.realpath, (*os.get_exec_path(), "/usr/sbin", "/sbin"))):
+            tools = os.listdir(place) if os.path.isdir(place) else []
+            kept = [name for name in tools if not name.startswith(tuple(without))]
+            if kept != tools:
+                links = self.dir / f"bin{len(places)}"
+                shutil.rmtree(links, ignore_errors=True)
+                links.mkdir()
+                for name in kept:
+                    (links / name).symlink_to(f"{place}/{name}")
+                place = str(links)
+            places.append(place)
+        self.env["PATH"] = ":".join(places)
 
     def run_tool(self, *args, prefix=()):
         p = subprocess.run([*prefix, sys.executable, self.repo / "tools/kernel/kernel.py", *args], env=self.env,
@@ -847,32 +851,34 @@ class Built(Case):
         self.fails(("tree", "--kdir", self.kdir), "mm/rmap.c was edited", "make refresh PATCH=2.patch")
 
 
-class Ktap(unittest.TestResult):
-    """KTAP lines; the traceback of a failure as comments."""
+def names(suite):
+    for test in suite:
+        yield from names(test) if isinstance(test, unittest.TestSuite) else (test.id().split(".", 1)[1],)
 
-    def line(self, test, status, note=""):
-        print(f"{status} {self.testsRun} {test.id().split('.', 1)[1]}{note}", flush=True)
 
-    def addSuccess(self, test):
-        self.line(test, "ok")
+def run_case(name):
+    """(tracebacks, reasons to skip) of one."""
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromName(name, sys.modules["__main__"]).run(result)
+    return [text for _, text in result.failures + result.errors], [why for _, why in result.skipped]
 
-    def addSkip(self, test, reason):
-        super().addSkip(test, reason)
-        self.line(test, "ok", f" # SKIP {reason}")
 
-    def addFailure(self, test, err):
-        super().addFailure(test, err)
-        text = self._exc_info_to_string(err, test)
-        print("\n".join("# " + l for l in text.splitlines()))
-        self.line(test, "not ok")
-
-    addError = addFailure
+def main():
+    load, this = unittest.defaultTestLoader, sys.modules["__main__"]
+    cases = list(names(load.loadTestsFromNames(sys.argv[1:], this) if sys.argv[1:] else load.loadTestsFromModule(this)))
+    # Once here, and not again in each copy of the repository.
+    compileall.compile_dir(HERE, quiet=1)
+    print(f"KTAP version 1\n1..{len(cases)}", flush=True)
+    failed = 0
+    # Not threads: a child that one has forked, and that is not yet another program, would hold open the script that
+    # another thread has written and now runs (ETXTBSY).
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork")) as pool:
+        for number, (name, (bad, skipped)) in enumerate(zip(cases, pool.map(run_case, cases)), 1):
+            failed += bool(bad)
+            print("".join(f"# {line}\n" for text in bad for line in text.splitlines()) +
+                  f"{'not ok' if bad else 'ok'} {number} {name}" + "".join(f" # SKIP {why}" for why in skipped), flush=True)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    load, this = unittest.defaultTestLoader, sys.modules["__main__"]
-    suite = load.loadTestsFromNames(sys.argv[1:], this) if sys.argv[1:] else load.loadTestsFromModule(this)
-    print(f"KTAP version 1\n1..{suite.countTestCases()}")
-    result = Ktap()
-    suite.run(result)
-    sys.exit(0 if result.wasSuccessful() else 1)
+    sys.exit(main())
