@@ -353,7 +353,7 @@ def advise(found, rustc):
 
 def cli():
     args = sys.argv[1:]
-    if args in (["doctor"], ["check"]):
+    if args == ["doctor"]:
         return doctor()
     if len(args) > 1 and args[0] == "need" and set(args[1:]) <= set(GROUPS):
         return need(args[1:])

@@ -139,7 +139,7 @@ def cases(result, limit, migrc=False, oracle=False):
         found |= oracle_cases(result)
     if migrc:
         # A guest that hung is late already, and has nothing to say about it.
-        if (held := dict(VMSTAT.findall(output)).get("migrc_held", "0" if result.timed_out else "?")) != "0":
+        if dict(VMSTAT.findall(output)).get("migrc_held", "0" if result.timed_out else "?") != "0":
             found[HELD] = "fail"
     return found | {report_title(splat): "fail" for splat in result.splats}
 
