@@ -189,7 +189,7 @@ def totals(run):
 
 def environment():
     """Without what this tool's own make passes on: the trees have makefiles with the same variables."""
-    private = (*kernel_tool.PRIVATE, "TESTS", "MIGRC", "MOVE")
+    private = (*kernel_tool.PRIVATE, "TESTS", "MIGRC", "MOVE", "HVO")
     return {key: value for key, value in os.environ.items() if key not in private}
 
 
