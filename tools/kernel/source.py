@@ -68,7 +68,10 @@ def mirrors():
     lists = CACHE / "apt/own-lists"
     (lists / "partial").mkdir(parents=True, exist_ok=True)
     private = ["-o", f"Dir::State::Lists={lists}", "-o", "APT::Sandbox::User=root"]
-    output(["apt-get", *private, "update"])
+    p = subprocess.run(["apt-get", *private, "-q", "update"], capture_output=True, text=True, check=False)
+    if p.returncode:
+        # Not the end: a list of another archive may be what is missing.
+        say("apt-get update failed:\n" + p.stderr.strip())
     return read(private)
 
 
