@@ -28,7 +28,7 @@ class Apt:
         self.options = list(options)
 
     def versions(self, package):
-        """[(Debian version)], newest first within a suite."""
+        """Debian's versions of it, newest first within a suite."""
         out = output(["apt-cache", *self.options, "madison", package])
         rows = [[c.strip() for c in line.split("|")] for line in out.splitlines()]
         return [r[1] for r in rows if len(r) == 3 and r[0] == package and r[2].endswith("Packages")]
