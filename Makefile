@@ -25,7 +25,8 @@ help:
 #: tlb-rs: less TLB maintenance in Linux, in Rust
 #:
 #:   make run                 build stock and tlb-rs, boot both, print the comparison
-#:   make test                every test; ends with "N passed, N failed". Not among them, for their time:
+#:   make test                every test; ends with "N passed, N failed"; V=1 shows what passed, too;
+#:                            SUITE='style tools': only these. Not among them, for their time:
 #:                            SUITE=debug: all boots under generic KASAN and lockdep
 #:                            SUITE=pages: arm64 kernels with pages of 16 and 64 KiB
 #:                            SUITE=fs: migrc on xfs, btrfs, erofs and squashfs
@@ -41,7 +42,8 @@ help:
 #:   make kernel              build one kernel: build/KVER/ARCH-VARIANT/
 #:   make boot INITRD=file    boot an initramfs of yours; or JOB='shell commands'
 #:   make shell               a shell in the guest
-#:   make bench               measurements, into build/bench/: bench.html (one page), bench.md, bench.json
+#:   make bench               measurements, into build/bench/: bench.html (one page), bench.md, bench.json;
+#:                            SUITE='counts pageout': only these
 #:   make selftests           the kernel tree's own mm selftests on both, compared; TESTS='cow migration'
 #:                            MIGRC=1: instead, the checked image with migrc on, under the oracle, and off;
 #:                            MOVE=1: while their memory is moved; HVO=1: those of HugeTLB pages on

@@ -14,7 +14,6 @@ import argparse
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -24,16 +23,11 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / "tools" / name) for name in ("report", "guest", "kernel")]
 # pylint: disable=wrong-import-position
 import guest  # noqa: E402
+import measure  # noqa: E402
 import output  # noqa: E402
 import suites  # noqa: E402
 
 OUT = ROOT / "build" / "bench"
-
-
-def make(*words):
-    status = subprocess.run(["make", "-C", str(ROOT), "--no-print-directory", *words], check=False).returncode
-    if status:
-        sys.exit(status)
 
 
 def identity(suite, context):
@@ -91,10 +85,10 @@ def main():
     OUT.mkdir(parents=True, exist_ok=True)
     context = suites.Context([args.arch] if args.arch else ["arm64", "x86_64"], args.variant, args.kver, OUT)
     if not args.no_build:
-        make("meter")
+        measure.make("meter")
         for arch in context.arches:
             for variant in sorted({v for s in wanted for v in suites.SUITES[s].variants(context)}):
-                make("kernel", f"ARCH={arch}", f"VARIANT={variant}")
+                measure.make("kernel", f"ARCH={arch}", f"VARIANT={variant}")
 
     results = [measured(suite, context, args.again) for suite in wanted]
     # The report has all suites that were ever measured, in their order; those of an older tool have no rows.

@@ -7,6 +7,7 @@ import statistics
 import subprocess
 
 import measure
+import toolchain
 from flushcode import Text, shares
 from machine import MODES, bound, boot, each_mode, each_unit, per_unit, quartiles, ratios, samples, value
 from measure import COUNTS, ROOT, WORK
@@ -407,24 +408,21 @@ def sweep(result):
 
 # ---- code size
 
-def tool(name):
-    """The LLVM tool that the kernel was built with."""
-    import toolchain    # pylint: disable=import-outside-toplevel
-    llvm = toolchain.find_llvm()[0]
-    return llvm + name if llvm.endswith("/") else name + (llvm if llvm.startswith("-") else "")
+def llvm(name, *args):
+    """What a tool of the LLVM that the kernel was built with prints."""
+    return subprocess.run([toolchain.llvm_tool(name), *args], capture_output=True, text=True, check=True).stdout
 
 
 def text_size(path):
     """(text, data, bss) of an object or an image; zeros where there is none."""
     if not path.exists():
         return 0, 0, 0
-    lines = subprocess.run([tool("llvm-size"), path], capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = llvm("llvm-size", path).splitlines()
     return tuple(map(int, lines[1].split()[:3]))
 
 
 def symbol_size(path, name):
-    text = subprocess.run([tool("llvm-nm"), "--print-size", path], capture_output=True, text=True, check=True).stdout
-    return int(re.search(rf"^\S+ (\S+) \w {name}$", text, re.M)[1], 16)
+    return int(re.search(rf"^\S+ (\S+) \w {name}$", llvm("llvm-nm", "--print-size", path), re.M)[1], 16)
 
 
 def size(result):

@@ -39,7 +39,6 @@ OOPS = re.compile(r"kernel BUG at|Internal error|Oops")
 MARKED = ("------------[ cut", "Kernel panic", "BUG: K")
 PANIC = re.compile(r"Kernel panic - not syncing")
 JOB_EXIT = re.compile(r"^tlb-rs: job exit (\d+)\s*$")
-JOB_START = re.compile(r"^tlb-rs: job start\b")
 
 RULER = re.compile(r"^=+$")
 TRACE = re.compile(r"^Call [Tt]race:")

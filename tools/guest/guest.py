@@ -77,7 +77,6 @@ class Result:
     shutdown: str = None        # QEMU's reason: guest-shutdown, guest-reset, ...
     boot_seconds: float = None  # host time until the job started
     seconds: float = 0.0
-    command: list = dataclasses.field(default_factory=list)
 
     def report(self):
         """Why exit_status is not 0, for people; empty if it is."""
@@ -252,13 +251,13 @@ class Machine:
         # Negotiation does not need to wait for the greeting.
         ours.sendall(b'{"execute":"qmp_capabilities"}\n')
         self.qmp = ours
-        self.command = command + ["-chardev", f"socket,id=qmp,fd={theirs.fileno()}",
-                                  "-mon", "chardev=qmp,mode=control"]
+        command = command + ["-chardev", f"socket,id=qmp,fd={theirs.fileno()}",
+                             "-mon", "chardev=qmp,mode=control"]
         # QEMU must not outlive us, however we end.
         setpriv = shutil.which("setpriv")
         prefix = [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
         self.errors = open(tmp / "stderr", "w+", errors="replace")
-        self.process = subprocess.Popen(prefix + self.command, stdin=subprocess.DEVNULL,
+        self.process = subprocess.Popen(prefix + command, stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE, stderr=self.errors,
                                         pass_fds=[theirs.fileno()])
         theirs.close()
@@ -438,7 +437,6 @@ def boot(kernel, arch, job=None, initrd=None, cpu="max", smp=4, mem="2G", nodes=
             qemu.stop()
             if sink:
                 sink.close()
-        result.command = qemu.command
         status, result.shutdown, errors = qemu.end()
         qemu_failed = status != 0 and not result.timed_out
         if qemu_failed:

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 """Builds the guest programs and build/guest/<ARCH>/initramfs.cpio.
 
@@ -6,7 +5,6 @@ The archive holds a static busybox, our init and the programs, compiled from
 tools/testing/selftests/mm and tools/tlbstat into build/guest/<ARCH>/bin. A job is a second archive behind it (job_archive()).
 """
 
-import argparse
 import contextlib
 import fcntl
 import os
@@ -325,20 +323,3 @@ def job_archive(job, env=None, files=None):
         mode = 0o755 if os.access(source, os.X_OK) else 0o644
         entries.append(regular(name, source.read_bytes(), mode))
     return newc([directory(parent) for parent in sorted(parents)] + entries)
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--arch", choices=ARCHES, required=True)
-    parser.add_argument("--ksrc", help="kernel tree with the selftests' headers "
-                                       "(default: the cached one)")
-    args = parser.parse_args()
-    try:
-        print(build(args.arch, args.ksrc))
-    except GuestError as error:
-        print(f"initramfs: {error}", file=sys.stderr)
-        sys.exit(error.status)
-
-
-if __name__ == "__main__":
-    main()

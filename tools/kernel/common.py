@@ -57,7 +57,7 @@ def need_space(path, gib, what):
     free = shutil.disk_usage(path).free
     if free < gib * GIB:
         raise Fail(f"not enough disk space for {what}: {gib} GiB needed, {free / GIB:.1f} GiB free "
-                   f"on the filesystem of {path}\n  free some space there ('make clean' removes the "
+                   f"on the filesystem of {path}\n  free some space there ('make distclean' removes the "
                    "builds), or move the directory and leave a symbolic link")
 
 

@@ -141,9 +141,11 @@ def described(name, data):
 
 def add_commits(repo, steps, ver, root):
     files = overlay.overlay_files(root)
-    have, options = set(), set()
+    have, options, branch = set(), set(), None
     for mechanism, name, file, new, more in steps:
-        repo.git("checkout", "-q", "-B", mechanism)
+        if mechanism != branch:
+            repo.git("checkout", "-q", "-b", mechanism)
+            branch = mechanism
         try:
             # Nothing but the offset of a hunk may differ.
             repo.git("apply", "--index", file)

@@ -28,7 +28,7 @@ class Apt:
         self.options = list(options)
 
     def versions(self, package):
-        """[(Debian version)], newest first within a suite."""
+        """Debian's versions of it, newest first within a suite."""
         out = output(["apt-cache", *self.options, "madison", package])
         rows = [[c.strip() for c in line.split("|")] for line in out.splitlines()]
         return [r[1] for r in rows if len(r) == 3 and r[0] == package and r[2].endswith("Packages")]
@@ -68,7 +68,10 @@ def mirrors():
     lists = CACHE / "apt/own-lists"
     (lists / "partial").mkdir(parents=True, exist_ok=True)
     private = ["-o", f"Dir::State::Lists={lists}", "-o", "APT::Sandbox::User=root"]
-    output(["apt-get", *private, "update"])
+    p = subprocess.run(["apt-get", *private, "-q", "update"], capture_output=True, text=True, check=False)
+    if p.returncode:
+        # Not the end: a list of another archive may be what is missing.
+        say("apt-get update failed:\n" + p.stderr.strip())
     return read(private)
 
 

@@ -6,6 +6,7 @@ usage: toolchain.py doctor            print what is here, what is missing, and t
        toolchain.py need GROUP...     groups: kernel, guest, deb; install (root or INSTALL=1) or explain
 """
 
+import functools
 import os
 import platform
 import re
@@ -158,6 +159,7 @@ def missing(groups):
     return list(dict.fromkeys(need))
 
 
+@functools.cache    # apt-cache takes up to a second, and is asked for twenty packages
 def candidate(package):
     m = re.search(r"Candidate: (\S+)", output(["apt-cache", "policy", package]))
     return version(m.group(1)) if m else ()
@@ -188,29 +190,37 @@ def need(groups):
         say(f"installing: {' '.join(packages)}")
         apt = [*sudo, *env, "apt-get", "-q", "-o", "Dpkg::Use-Pty=0", "-o", "DPkg::Lock::Timeout=300"]
         logged([*apt, "update"], CACHE / "apt-update.log", "apt-get update")
-        packages = missing(groups)	# rustc's package is known only now
+        candidate.cache_clear()	# rustc's package is known only now
+        packages = missing(groups)
         logged([*apt, "install", "-y", "--no-install-recommends", *packages],
                CACHE / "apt-install.log", "apt-get install")
         packages = missing(groups)
     if packages:
+        # Else whoever installs these is told of rustc only then.
+        no_rust = "kernel" in groups and not find_rustc() and not rust_packages()
         raise Fail(f"missing: {' '.join(packages)}\n  sudo apt-get install -y --no-install-recommends "
-                   f"{' '.join(packages)}\n  or let make do it: the same with INSTALL=1 (make doctor has more)")
+                   f"{' '.join(packages)}\n  or let make do it: the same with INSTALL=1 (make doctor has more)" +
+                   ("\nrustc not found, nor in a package\n" + rust_advice() if no_rust else ""))
     if "kernel" in groups:
         need_rust()
 
 
-def need_rust():
-    rustc = find_rustc()
+def rust_advice():
     advice = (f"  install {dotted(MIN_RUSTC)} or newer: rustup toolchain install stable && rustup default "
               "stable\n  or name one that is not in PATH: RUSTC=/path/to/rustc make kernel")
     if pk := rust_packages():
         advice = f"  sudo apt-get install -y {' '.join(pk)}\n  or " + advice.strip()
+    return advice
+
+
+def need_rust():
+    rustc = find_rustc()
     if not rustc:
-        raise Fail("rustc not found\n" + advice)
+        raise Fail("rustc not found\n" + rust_advice())
     v = version(output([rustc, "--version"]))
     if v < MIN_RUSTC:
         raise Fail(f"{rustc} is too old: {dotted(v) or 'unknown version'}, but {dotted(MIN_RUSTC)} is the "
-                   "oldest that the kernel accepts\n" + advice)
+                   "oldest that the kernel accepts\n" + rust_advice())
     if not find_bindgen():
         install_bindgen()
     return rustc, v
@@ -343,7 +353,7 @@ def advise(found, rustc):
 
 def cli():
     args = sys.argv[1:]
-    if args in (["doctor"], ["check"]):
+    if args == ["doctor"]:
         return doctor()
     if len(args) > 1 and args[0] == "need" and set(args[1:]) <= set(GROUPS):
         return need(args[1:])

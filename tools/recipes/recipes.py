@@ -359,7 +359,9 @@ def verdicts(arch, text, console, records):
         else:
             try:
                 check.look(Output(record, said.get(name, ""), reasons))
-            except (Wrong, KeyError) as error:
-                wrong = f"{error}"
+            except Wrong as error:
+                wrong = str(error)
+            except KeyError as error:
+                wrong = f"no {error} in what it printed, or in the counters around it"
         found.append((name, wrong))
     return found

@@ -7,6 +7,7 @@ the ratio of two neighbours in the same boot means anything under emulation.
 
 import dataclasses
 import statistics
+import subprocess
 import sys
 from pathlib import Path
 
@@ -55,6 +56,13 @@ def same(key, stock, units):
 # One CPU is the mover's; the readers keep the address space in other CPUs' sets, as x86 needs.
 JOB = ("tlb_batch_thp_split --pairs {pairs} --readers {readers} --dir /mnt && "
        "tlb_batch_move_bench --pairs {pairs} --readers {readers}")
+
+
+def make(*words):
+    """Ends with the status of make, which has said why."""
+    status = subprocess.run(["make", "-C", str(ROOT), "--no-print-directory", *words], check=False).returncode
+    if status:
+        sys.exit(status)
 
 
 def limit(arch, work, key, stock, figure):

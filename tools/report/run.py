@@ -8,7 +8,6 @@ Exit status 0 only if tlb-rs meets the targets below in every line.
 import argparse
 import os
 import platform
-import subprocess
 import sys
 
 import measure
@@ -16,12 +15,6 @@ from measure import COUNTS, ROOT, WORK
 
 TIME_LIMIT = {"split_anon": 0.33}
 PAIRS = 9
-
-
-def make(*words):
-    status = subprocess.run(["make", "-C", str(ROOT), "--no-print-directory", *words], check=False).returncode
-    if status:
-        sys.exit(status)
 
 
 def table(arch, stock, ours):
@@ -65,9 +58,9 @@ def main():
     parser.add_argument("--kver", default=os.environ.get("KVER", "7.3"))
     args = parser.parse_args()
 
-    make("meter")
+    measure.make("meter")
     for variant in ("stock", "release"):
-        make("kernel", f"ARCH={args.arch}", f"VARIANT={variant}")
+        measure.make("kernel", f"ARCH={args.arch}", f"VARIANT={variant}")
     out = ROOT / "build" / "report"
     out.mkdir(parents=True, exist_ok=True)
 

@@ -139,7 +139,7 @@ def cases(result, limit, migrc=False, oracle=False):
         found |= oracle_cases(result)
     if migrc:
         # A guest that hung is late already, and has nothing to say about it.
-        if (held := dict(VMSTAT.findall(output)).get("migrc_held", "0" if result.timed_out else "?")) != "0":
+        if dict(VMSTAT.findall(output)).get("migrc_held", "0" if result.timed_out else "?") != "0":
             found[HELD] = "fail"
     return found | {report_title(splat): "fail" for splat in result.splats}
 
@@ -189,7 +189,7 @@ def totals(run):
 
 def environment():
     """Without what this tool's own make passes on: the trees have makefiles with the same variables."""
-    private = (*kernel_tool.PRIVATE, "TESTS", "MIGRC", "MOVE")
+    private = (*kernel_tool.PRIVATE, "TESTS", "MIGRC", "MOVE", "HVO")
     return {key: value for key, value in os.environ.items() if key not in private}
 
 

@@ -9,7 +9,6 @@ What passed is in build/test/SUITE.txt; V=1 prints it, too.
 """
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -343,12 +342,10 @@ run tlb_batch_secondary --rounds 4 --expect-none
 # On a disk: what is read back from zram leaves the swap cache at once.
 REFAULT_SWAP = "tlb_batch_refault --act swap --rounds 20 "
 
-
 LITMUS_ROUNDS = {"arm64": 1000, "x86_64": 300}
-MIGRC_ROUNDS = {"arm64": 4, "x86_64": 4}
+MIGRC_ROUNDS = 4
 # A worker that is 50 ms late says nothing where one thread emulates all CPUs.
 MIGRC_BOUNDS = {"arm64": ("limit", "age", "exit", "off", "poison"), "x86_64": ("limit", "exit", "off", "poison")}
-
 
 # What tlbstat says of known work, between two looks at the counters themselves; then without debugfs.
 TLBSTAT_POOL = 64
@@ -429,10 +426,9 @@ def programs(suite):
             def run(name, *jobs, arch=arch, start=start, **options):
                 start(boot, suite, name, arch, IMAGE, "\n".join([SKIPS, *jobs]), timeout=900, **options)
 
-            rounds = MIGRC_ROUNDS[arch]
             # x86_64 is emulated by one thread, in which a reader that spins costs the others their time.
-            run("migrc", "run " + REFAULT_SWAP + "--expect-none", f"migrc_stale --rounds {rounds}",
-                f"migrc_file --rounds {rounds}", "migrc_readmostly", disk="verity:256M", swap="disk:256M", mte=True,
+            run("migrc", "run " + REFAULT_SWAP + "--expect-none", f"migrc_stale --rounds {MIGRC_ROUNDS}",
+                f"migrc_file --rounds {MIGRC_ROUNDS}", "migrc_readmostly", disk="verity:256M", swap="disk:256M", mte=True,
                 oracle=arch == "arm64")
             run("tlb_batch", *(PROGRAMS.format(switch=switch) for switch in (0, 1)), HAZARDS, disk="256M", swap="256M",
                 oracle=True)
@@ -604,7 +600,7 @@ def fs(suite):
     for arch in ARCHES:
         if not kernel(suite, arch, "fs"):
             continue
-        program = f"migrc_file --rounds {MIGRC_ROUNDS[arch]}"
+        program = f"migrc_file --rounds {MIGRC_ROUNDS}"
         broken = program + " --expect-stale 1 --case {} --skip {}"
         image = [*(f"{program} --case {case}" for case in ("image", "copyup")), broken.format("image", "record")]
         with side_by_side(arch) as start:
