@@ -385,9 +385,8 @@ static inline bool migrc_reclaim(enum migrc_drain_reason reason)
 {
 	enum migrc_hook hook = MIGRC_HOOK_PRESSURE + (reason - MIGRC_DRAIN_PRESSURE);
 
-	/* What is held, after the isolation: see migrc_add_source(). */
 	if (reason == MIGRC_DRAIN_ISOLATE)
-		smp_mb();
+		smp_mb(); /* what is held, after the isolation: see migrc_add_source() */
 	if (likely(!migrc_holds()) || migrc_skip(hook))
 		return false;
 	migrc_drain(reason);

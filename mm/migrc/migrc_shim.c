@@ -21,12 +21,10 @@
 #include <linux/sizes.h>
 #include <linux/swapops.h>
 #include <linux/sysctl.h>
-#include <linux/tlb_batch.h>
 #include <linux/tlb_oracle.h>
 #include <linux/userfaultfd_k.h>
 #include <linux/workqueue.h>
 #include <asm/migrc.h>
-#include <asm/tlb_batch.h>
 
 #include "../internal.h"
 #include "../tlb_batch/skip_hook.h"
@@ -310,7 +308,7 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 
 	flush_before_wrap(&mm->migrc);
 	/* Who sees the deferral must not flush before it can see the clear. */
-	arch_tlb_batch_order();
+	arch_migrc_order();
 	atomic64_add(MIGRC_DEFERRAL, &mm->migrc.generation);
 	if (unlikely(!READ_ONCE(mm->migrc.registered)))
 		migrc_register(&mm->migrc);

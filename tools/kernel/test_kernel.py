@@ -661,7 +661,8 @@ def dangling(files, stock, options, headers):
         if Path(file).name == "Makefile":
             for option in re.findall(r"CONFIG_(\w+)", ours):
                 want(option not in options or option in declared, file, option)
-            for stem in re.findall(r"(\S+)\.o\b", ours):
+            # KASAN_SANITIZE_x.o is of x.o.
+            for stem in re.findall(r"(?:(?<!\S)[A-Z]+_(?:SANITIZE|INSTRUMENT)_)?(\S+)\.o\b", ours):
                 want(source_of(file, stem, (".c", ".rs")) or f"{stem}-y " in text or
                      (old.parent / f"{stem}.c").exists(), file, f"{stem}.o")
             for d in re.findall(r"(?m)^obj-y \+= (\S+/)$", ours):

@@ -46,11 +46,11 @@ static __always_inline void stall(void)
 }
 
 /* Somebody else has written to an entry, or can be using it. Only looked at for tests. */
-#ifdef CONFIG_HVO_DEBUG
-#define check(ok)	do { if (!(ok)) hvo_violations++; } while (0)
-#else
-#define check(ok)	do { } while (0)
-#endif
+#define check(ok)							\
+	do {								\
+		if (IS_ENABLED(CONFIG_HVO_DEBUG) && !(ok))		\
+			hvo_violations++;				\
+	} while (0)
 
 /**
  * arch_hvo_apply - change the entries of a window

@@ -15,6 +15,15 @@
  */
 #define ARCH_MIGRC_MAX_ASIDS	MAX_DVM_OPS
 
+/*
+ * Whoever sees the deferral must see the cleared PTE, too. As for the batch, a DMB is
+ * enough; the DSB that the TLBI needs is executed by whoever flushes.
+ */
+static __always_inline void arch_migrc_order(void)
+{
+	dmb(ishst);
+}
+
 static inline void arch_migrc_check_dirty(void *all)
 {
 	if (!(read_sysreg(tcr_el1) & TCR_HD))

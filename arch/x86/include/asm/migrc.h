@@ -10,6 +10,12 @@
 /* One round of interrupts serves any number of address spaces. */
 #define ARCH_MIGRC_MAX_ASIDS	ULONG_MAX
 
+/* Clearing a PTE is a locked operation and stores are not reordered. */
+static __always_inline void arch_migrc_order(void)
+{
+	barrier();
+}
+
 static inline bool arch_migrc_hw_dirty(void)
 {
 	return true;
