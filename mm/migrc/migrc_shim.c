@@ -421,6 +421,8 @@ void migrc_arch_flush_mm(struct migrc_mm *mm, enum migrc_hook hook)
 /* Returns whether each mm is to be issued; otherwise, all are. */
 bool migrc_arch_begin(unsigned long mms)
 {
+	/* A drain takes as long as its mms need: nobody may spin for a lock meanwhile. */
+	might_sleep();
 	arch_migrc_begin();
 	if (migrc_skip(MIGRC_HOOK_FLUSH))
 		return false;
