@@ -557,9 +557,8 @@ static struct tlb_rs_setting tlb_rs_settings[16];
 
 static inline void tlb_rs_settings_restore(void)
 {
-	size_t i;
-
-	for (i = 0; i < ARRAY_SIZE(tlb_rs_settings); i++) {
+	/* The last first: one that was made twice was in effect when it was made again. */
+	for (size_t i = ARRAY_SIZE(tlb_rs_settings); i--;) {
 		if (tlb_rs_settings[i].path[0])
 			tlb_rs_write_file(tlb_rs_settings[i].path, tlb_rs_settings[i].old);
 	}
