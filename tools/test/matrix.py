@@ -116,7 +116,7 @@ exit $status
 
 
 def identity(kernel):
-    """Changes with every file that the kernel, or what it is tested with, is made of; its pages are no part of it."""
+    """Changes with every file that the kernel, or what it is tested with, is made of, but for its documentation."""
     files = [*overlay.overlay_files().items(), *overlay.patch_files(tuple(map(int, kernel.kver.split(".")))),
              *((f.name, f) for f in kernel_tool.fragments(kernel.arch, kernel.variant)),
              *((f.name, f) for f in (Path(__file__), *sorted((ROOT / "tools/guest").glob("*.py"))))]

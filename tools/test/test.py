@@ -53,7 +53,7 @@ OBJECTS = {
               "drivers/irqchip/irq-gic-v3.o"),
     "x86_64": (*OBJECTS_BOTH, "mm/hugetlb.o", "mm/hugetlb_vmemmap.o", "arch/x86/mm/tlb.o", "arch/x86/mm/fault.o"),
 }
-# They run while no other CPU may be disturbed.
+# They run while no other CPU may be disturbed. What would instrument them is in the kernels of SUITE=debug.
 NOINSTR = ("arch/arm64/kernel/pause.o", "arch/arm64/mm/hvo_apply.o")
 
 

@@ -58,6 +58,15 @@ static bool hotplug_known __ro_after_init;
 u32 arm64_pause_deaf_cpu = U32_MAX;
 #endif
 
+/* The priority mask stays as it is. local_daif_save() would change it, and is traced. */
+static __always_inline unsigned long mask_all(void)
+{
+	unsigned long flags = read_sysreg(daif);
+
+	asm volatile("msr daifset, #0xf" : : : "memory");
+	return flags;
+}
+
 /* Only in the IPI for backtraces. */
 void noinstr arm64_pause_local_cpu(void)
 {
@@ -72,9 +81,8 @@ void noinstr arm64_pause_local_cpu(void)
 		return;
 #endif
 
-	/* The priority mask stays as it is: this may be a pseudo-NMI. */
-	flags = read_sysreg(daif);
-	asm volatile("msr daifset, #0xf" : : : "memory");
+	/* This may be a pseudo-NMI. */
+	flags = mask_all();
 	/* Whatever was read or written through the entries is done. */
 	smp_store_release(raw_cpu_ptr(&pause_ack), state);
 	smp_cond_load_acquire(&pause_state, VAL != state);
@@ -208,9 +216,8 @@ static int noinstr stop_fn(void *arg)
 	struct stop *stop = arg;
 	unsigned long flags;
 
-	/* stop_machine() itself masks no pseudo-NMI. Interrupts are traced as off already. */
-	flags = read_sysreg(daif);
-	asm volatile("msr daifset, #0xf" : : : "memory");
+	/* stop_machine() itself masks no pseudo-NMI. */
+	flags = mask_all();
 	if (raw_atomic_inc_return(&stop->arrived) == stop->cpus) {
 		stopped_in_threads = true;
 		stop->fn(stop->arg);
