@@ -349,7 +349,8 @@ void migrc_add_source(struct folio *src)
 	migrc_add(src, nid, folio_nr_pages(src), migrc_limit(nid));
 	/*
 	 * Who isolates page blocks drains after that: if it was too early for @src,
-	 * the isolation is visible here. Pairs with the one in migrc_reclaim().
+	 * the isolation is visible here. Pairs with the one in migrc_reclaim();
+	 * proved by verify/litmus/isolate-*.
 	 */
 	smp_mb();
 	if (zone_isolates(zone) && !migrc_skip(MIGRC_HOOK_ISOLATE))

@@ -173,6 +173,7 @@ PROVEN = (
     ("tlb_batch", "H10: DSB before and after the TLBI", "herd7 issue-*, H10-*"),
     ("migrc", "order of generation, list and flush", "verify generation, migrc, migrc_gen"),
     ("migrc", "limits: max_pages, age, mappings", "migrc_bounds limit, age; migrc_file mappings"),
+    ("migrc", "a source is seen by who isolates, or the reverse", "herd7 isolate-*"),
     ("hvo", "DSB after the break, ISB after the pause", "herd7 hvo-*"),
 )
 
