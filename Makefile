@@ -32,6 +32,7 @@ help:
 #:                            SUITE=fs: migrc on xfs, btrfs, erofs and squashfs
 #:                            SUITE=stock: tlbstat on kernels without tlb-rs
 #:                            SUITE=docs: make htmldocs, if Sphinx is there
+#:                            SUITE=commits: each commit of make series, built and booted
 #:                            SUITE=recipes: bpftrace and perf, as the administrator's guide has them
 #:                            SUITE=abuse: attempts to make it overflow, fill up, stall or leak, at length
 #:   make sabotage            every rule removed, one after the other, on both architectures: prints which test
@@ -134,7 +135,7 @@ deb deb-config:
 		$(where) $(if $(CONFIG),--config $(CONFIG)) $(if $(filter deb-config,$@),--only-configure)
 
 clean:
-	rm -rf $(addprefix build/,meter tlbstat guest bench report selftests soak matrix test)
+	rm -rf $(addprefix build/,meter tlbstat guest bench report selftests soak matrix test commits)
 
 distclean:
 	rm -rf build

@@ -208,6 +208,24 @@ def configure(make, env, src, out, arch, frags, kver, base="tinyconfig"):
 
 # ---- commands
 
+def maker(src, out, arch):
+    """The command make for a kernel, and its environment."""
+    variables, extra = toolchain.kernel_tools()
+    env = {k: v for k, v in os.environ.items() if k not in PRIVATE}
+    env |= extra | {"KBUILD_BUILD_USER": "tlb-rs", "KBUILD_BUILD_HOST": "localhost", "LC_ALL": "C"}
+    return ["make", "-C", str(src), f"O={out}", f"ARCH={arch}", *variables], env
+
+
+def link_image(out, arch):
+    """Where it is looked for; a file there, of someone's copy, is changed by no build."""
+    link = out / Path(IMAGES[arch]).name
+    if not link.is_symlink():
+        link.unlink(missing_ok=True)
+        link.symlink_to(IMAGES[arch])
+    return link
+
+
+JOBS = f"-j{len(os.sched_getaffinity(0))}"
 OBJECT = re.compile(r"  (?:CC|AS|RUSTC|RUSTDOC|LD|AR|HOSTCC|BINDGEN|EXPORTS|GEN|HOSTRUSTC|OBJCOPY|VDSO\w*) "
                     r"(?:\[M\])? *(\S+)")
 
@@ -221,16 +239,14 @@ def build(a):
         raise Fail(f"VARIANT={a.variant}: {a.arch} has pages of 4 KiB only")
     if a.variant == "up" and a.arch != "x86_64":
         raise Fail(f"VARIANT={a.variant}: {a.arch} has no kernel without SMP")
-    variables, extra = toolchain.kernel_tools()
+    toolchain.kernel_tools()	# before anything is copied
     name, base, ident = base_tree(a.kver, a.kdir)
     src = base if a.variant in ("stock", "stock-objects") else patched_tree(name, base, ident).path
     out = BUILD / name / f"{a.arch}-{a.variant}"
     if not (out / "vmlinux").exists():
         need_space(BUILD, 4, "a kernel build")
     out.mkdir(parents=True, exist_ok=True)
-    env = {k: v for k, v in os.environ.items() if k not in PRIVATE}
-    env |= extra | {"KBUILD_BUILD_USER": "tlb-rs", "KBUILD_BUILD_HOST": "localhost", "LC_ALL": "C"}
-    make = ["make", "-C", str(src), f"O={out}", f"ARCH={a.arch}", *variables]
+    make, env = maker(src, out, a.arch)
     if a.variant in ("checked", "debug") and shutil.which("clippy-driver"):
         make.append("CLIPPY=1")	# a lint stops the build, as CONFIG_WERROR makes it an error
     frags = fragments(a.arch, a.variant)
@@ -242,17 +258,11 @@ def build(a):
     targets = [Path(IMAGES[a.arch]).name] + (["modules"] if config.get("CONFIG_MODULES") == "y" else [])
     if a.objects:
         targets = a.objects
-    jobs = f"-j{len(os.sched_getaffinity(0))}"
-    logged([*make, jobs, *targets], out / "build.log", f"building {name}/{out.name}",
+    logged([*make, JOBS, *targets], out / "build.log", f"building {name}/{out.name}",
            OBJECT, env=env)
     if a.objects:
         return 0
-    link = out / Path(IMAGES[a.arch]).name
-    if not link.is_symlink():
-        # A copy that someone made of the tree has a file here, which no build changes.
-        link.unlink(missing_ok=True)
-        link.symlink_to(IMAGES[a.arch])
-    print(os.path.relpath(link))
+    print(os.path.relpath(link_image(out, a.arch)))
     return 0
 
 
@@ -298,7 +308,7 @@ def deb(a):
     configure(make, env, src, out, a.arch, [ROOT / "config" / f"{f}.fragment" for f in ("deb", "release")] + more, name,
               start)
     # What the packages need was looked for above; dpkg would look for packages of the other architecture, too.
-    command = [*make, f"-j{len(os.sched_getaffinity(0))}", "bindeb-pkg", "DPKG_FLAGS=--no-check-builddeps"]
+    command = [*make, JOBS, "bindeb-pkg", "DPKG_FLAGS=--no-check-builddeps"]
     if a.only_configure:
         say(f"{out / '.config'}: from {start}; change it with: {shlex.join([*make, 'menuconfig'])}")
         print(shlex.join(["env", *(f"{k}={v}" for k, v in sorted(extra.items())), *command]))

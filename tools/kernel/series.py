@@ -103,11 +103,11 @@ def cover(mechanism, root=ROOT):
 # ---- commits
 
 class Repo:
-    """A repository of just the files of the kernel tree that the series changes."""
+    """A repository in a directory, made if there is none."""
 
     def __init__(self, path, author, date):
         self.path = path
-        path.mkdir()
+        path.mkdir(exist_ok=True)
         name, email = re.fullmatch(r"(.*) <(.*)>", author).groups()
         # Nothing of the caller's: no signing, no hooks, no sign-off by configuration.
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | {
@@ -185,6 +185,7 @@ def series(out, tree, root=ROOT):
     mechanisms = list(dict.fromkeys(s[0] for s in steps))
     author, date = (output(["git", "log", "-1", f"--format={f}"], cwd=root).strip() for f in ("%an <%ae>", "%aI"))
     with tempfile.TemporaryDirectory(prefix="tlb-rs-") as d:
+        # Of just the files that the series changes.
         repo = Repo(Path(d, "tree"), author or "tlb-rs <tlb-rs@localhost>", date or "2000-01-01T00:00:00+00:00")
         for name in overlay.stock_files(ver, root):
             if (tree / name).is_file():

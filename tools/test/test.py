@@ -3,7 +3,7 @@
 """Run every test, print what failed, a summary of each suite and at the end `N passed, N failed`.
 
 usage: test.py [SUITE...]     (make test SUITE="style kunit"; default: all but debug, pages, fs, abuse,
-                                              stock, recipes, docs, sabotage_all)
+                                              stock, recipes, docs, commits, sabotage_all)
 
 What passed is in build/test/SUITE.txt; V=1 prints it, too.
 """
@@ -21,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools" / d) for d in ("guest", "kernel", "recipes", "report", "test")]
+import commits as exported  # noqa: E402
 import compiled_out  # noqa: E402
 import guest  # noqa: E402
 import initramfs  # noqa: E402
@@ -672,6 +673,21 @@ def docs(suite):
                                                        "htmldocs"), env=env))
 
 
+def commits(suite):
+    """Each commit of the exported series builds without a warning, boots, and passes the KUnit suites that it has."""
+    for arch in ARCHES:
+        if not kernel(suite, arch, IMAGE):
+            continue
+
+        def kunit_passes(name):
+            result = boot(suite, f"commit {name.replace('/', '-')}", arch, exported.VARIANT, "true", cases=False, append="")
+            return None if result.exit_status == guest.OK else result.report()
+
+        config = guest.kernel_path(arch, IMAGE, KVER).parent / ".config"
+        for name, wrong, seconds in exported.tried(arch, KVER, config, kunit_passes):
+            suite.check(f"{arch} {name}", not wrong, wrong or (f"{seconds} s" if seconds else "passed before"))
+
+
 def filesystem(suite, arch, name, disk, commands, absent=(), **options):
     """A boot with this disk; a case that is skipped has failed, unless it is known to be absent."""
     result = boot(suite, name, arch, "fs", "\n".join(["set -e", *commands]), disk=disk, timeout=900, **options)
@@ -682,7 +698,7 @@ def filesystem(suite, arch, name, disk, commands, absent=(), **options):
 
 SUITES = {f.__name__: f for f in (style, tools, verify, off, counts, kunit, programs, sabotage)}
 # For the time that they take.
-ON_DEMAND = {f.__name__: f for f in (debug, pages, fs, abuse, stock, recipes, docs, sabotage_all)}
+ON_DEMAND = {f.__name__: f for f in (debug, pages, fs, abuse, stock, recipes, docs, commits, sabotage_all)}
 
 
 def main():

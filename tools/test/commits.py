@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The series that make series exports, applied to a kernel tree by git am, one commit after the other, and built.
+
+What passed is not built again until the tree of that commit, or the configuration, changes: build/commits/ has a record
+for each architecture.
+"""
+
+import hashlib
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tools" / d) for d in ("guest", "kernel")]
+# pylint: disable=wrong-import-position
+import common  # noqa: E402
+import kernel as kernel_tool  # noqa: E402
+import overlay  # noqa: E402
+import series  # noqa: E402
+import source  # noqa: E402
+
+OUT = common.BUILD / "commits"
+VARIANT = "commits"     # as the build directories call it
+
+
+def repository(kver):
+    """build/KVER/commits: the whole stock tree, as one commit, the tag "stock"."""
+    stock = source.linux(kver)[1]
+    place = common.BUILD / kver / "commits"
+    stamp = place.with_suffix(".base")
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != stock.name:
+        common.need_space(place, 3, "a kernel tree in git")
+        bar = common.Progress("copying the source into git")
+        stamp.unlink(missing_ok=True)
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(stock, place, symlinks=True)
+        repo = series.Repo(place, "tlb-rs <tlb-rs@localhost>", "2000-01-01T00:00:00+00:00")
+        repo.git("config", "gc.auto", "0")
+        repo.commit("stock\n")
+        repo.git("tag", "stock")
+        stamp.write_text(stock.name, encoding="utf-8")
+        bar.done()
+    return series.Repo(place, "tlb-rs <tlb-rs@localhost>", "2000-01-01T00:00:00+00:00")
+
+
+def applied(kver):
+    """For each commit (its tree in build/, its name, the hash of its content), while it is the last one there."""
+    repo, stock = repository(kver), source.linux(kver)[1]
+    # Of a run that was interrupted.
+    shutil.rmtree(repo.path / ".git/rebase-apply", ignore_errors=True)
+    repo.git("checkout", "-q", "--force", "--detach", "stock")
+    out = OUT / f"series-{kver}"
+    shutil.rmtree(out, ignore_errors=True)
+    series.series(out, stock)
+    for mechanism in dict.fromkeys(step[0] for step in series.plan(overlay.tree_version(stock))):
+        for patch in sorted((out / mechanism).glob("*.patch")):
+            if not patch.name.startswith("0000-"):
+                repo.git("am", "-q", patch)
+                yield repo.path, f"{mechanism}/{patch.name}", repo.git("rev-parse", "HEAD^{tree}").strip()
+
+
+def build(tree, arch, kver, config):
+    """With the options of this configuration that the tree has. Raises Fail."""
+    out = common.BUILD / kver / f"{arch}-{VARIANT}"
+    out.mkdir(exist_ok=True)
+    make, env = kernel_tool.maker(tree, out, arch)
+    make.append("LOCALVERSION=")    # it would name the commit, and so be compiled anew for each
+    shutil.copy(config, out / ".config")
+    common.logged([*make, "olddefconfig"], out / "config.log", f"configuring {out.name}", env=env)
+    common.logged([*make, kernel_tool.JOBS, Path(kernel_tool.IMAGES[arch]).name], out / "build.log",
+                  f"building {kver}/{out.name}", kernel_tool.OBJECT, env=env)
+    kernel_tool.link_image(out, arch)
+
+
+def tried(arch, kver, config, boot):
+    """For each commit (name, what is wrong or None, seconds to build, or 0 if it was done before).
+
+    config: the .config of a kernel of the whole series; boot(name): says what is wrong with what was built, or None.
+    """
+    OUT.mkdir(exist_ok=True)
+    place = OUT / f"{arch}-{kver}.json"
+    passed = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
+    with common.lock(common.BUILD / "lock", "kernel build"):
+        for tree, name, content in applied(kver):
+            key = hashlib.sha256(content.encode() + Path(config).read_bytes()).hexdigest()
+            if key in passed:
+                yield name, None, 0
+                continue
+            begin = time.monotonic()
+            try:
+                build(tree, arch, kver, config)
+            except common.Fail as e:
+                yield name, str(e), 0
+                continue
+            seconds = round(time.monotonic() - begin)
+            wrong = boot(name)
+            if not wrong:
+                passed[key] = name
+                place.write_text(json.dumps(passed, indent=1) + "\n", encoding="utf-8")
+            yield name, wrong, seconds
