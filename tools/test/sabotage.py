@@ -8,7 +8,9 @@ a hole, and fails.
 
 import dataclasses
 import re
+from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[2]
 ARCHES = ("arm64", "x86_64")
 
 
@@ -139,6 +141,7 @@ REMOVALS = (
     migrc("off", "tlb_rs_abuse --case toggle --skip off", ARM64, boot=LARGE_BOOT),
     migrc("pressure,kswapd", "migrc_bounds --case pressure --rounds 1 --skip pressure,kswapd --expect-stale 1", ARM64,
           boot=options(mem="768M")),
+    migrc("isolate", "migrc_bounds --case offline --skip isolate --expect-stale 1", X86_64, own=True),
     migrc("poison", "migrc_bounds --case poison --skip poison --expect-stale 1"),
     migrc("disarm", "migrc_bounds --case age --skip disarm --expect-stale 1", ARM64),
 
@@ -147,35 +150,68 @@ REMOVALS = (
     hvo("pool", "tlbi", "stale translations of vmemmap"),
     hvo("race", "rcu", "write to read-only memory"),
     hvo("live", "same", "changes of entries that others may use"),
+    hvo("hotplug", "transit", "changes of entries that others may use"),
+    hvo("panic", "abandon", "failed to stop secondary CPUs"),
 )
 
 ONE_THREAD = "one thread emulates all CPUs, so that none acts in the moment that the rule is about; arm64 shows it"
 NOT_THERE = "not of this architecture"
-# Rules that no test sees removed, and why.
+# Rules that no test sees removed: why, and what shows them instead. A test is "herd7 GLOB" (verify/litmus), "verify FILE"
+# (verify/tests) or "PROGRAM CASE".
 REVIEWED = {
-    ("arm64", "tlb_batch", "sync"): "an emulated CPU flushes at the TLBI, not at the DSB: herd7 H10-switch-*; the DSB ISH "
-                                    "are counted",
-    ("arm64", "tlb_batch", "dirty"): "the TLBI comes before the PTL is released, and the emulated CPU does not wait for "
-                                     "the DSB: herd7 issue-*",
-    ("arm64", "tlb_batch", "gen"): NOT_THERE,
-    ("x86_64", "tlb_batch", "putback"): NOT_THERE,
-    **{("x86_64", "migrc", rule): ONE_THREAD for rule in ("pending", "fork", "recheck", "off", "pressure", "kswapd",
-                                                         "disarm")},
-    **{(arch, "migrc", "isolate"): "an allocation of contiguous memory that meets a held page tries another range"
-       for arch in ARCHES},
+    ("arm64", "tlb_batch", "sync"): ("an emulated CPU flushes at the TLBI, not at the DSB; the DSB ISH are counted",
+                                     "herd7 issue-no-dsb-ish", "herd7 H10-switch-*"),
+    ("arm64", "tlb_batch", "dirty"): ("the TLBI comes before the PTL is released, and the emulated CPU does not wait for "
+                                      "the DSB", "herd7 issue-*"),
+    ("arm64", "tlb_batch", "gen"): (NOT_THERE,),
+    ("x86_64", "tlb_batch", "putback"): (NOT_THERE,),
+    **{("x86_64", "migrc", rule): (ONE_THREAD,) for rule in ("pending", "fork", "recheck", "off", "pressure", "kswapd",
+                                                            "disarm")},
+    ("arm64", "migrc", "isolate"): ("no memory that was there at boot goes offline, and an allocation of contiguous memory "
+                                    "that meets a held page tries another range; x86_64 shows it",),
 }
 # Rules that have no switch: memory order, which no emulator shows, and arithmetic, which is tested by itself.
-PROVEN = (
-    ("tlb_batch", "H2: the ASID is read after a DSB ISHST", "herd7 H2-*"),
-    ("tlb_batch", "H3: DMB ISHST before the mark", "herd7 H3-*"),
-    ("tlb_batch", "H4: the mark comes after the last clear", "herd7 H4-*; verify ordering"),
-    ("tlb_batch", "H8, H9: bounded, and no page is left out", "verify tlb_batch, KUnit rust_tlb_batch"),
-    ("tlb_batch", "H10: DSB before and after the TLBI", "herd7 issue-*, H10-*"),
-    ("migrc", "order of generation, list and flush", "verify generation, migrc, migrc_gen"),
-    ("migrc", "limits: max_pages, age, mappings", "migrc_bounds limit, age; migrc_file mappings"),
-    ("migrc", "a source is seen by who isolates, or the reverse", "herd7 isolate-*"),
-    ("hvo", "DSB after the break, ISB after the pause", "herd7 hvo-*"),
-)
+PROVEN = {
+    ("tlb_batch", "H2: the ASID is read after a DSB ISHST"): ("herd7 H2-*", "verify ordering"),
+    ("tlb_batch", "H3: DMB ISHST before the mark"): ("herd7 H3-*", "verify ordering"),
+    ("tlb_batch", "H4: the mark comes after the last clear"): ("herd7 H4-*", "verify ordering"),
+    ("tlb_batch", "H8, H9: bounded, and no page is left out"): ("verify tlb_batch",),
+    ("tlb_batch", "H10: DSB before and after the TLBI"): ("herd7 issue-*", "herd7 H10-*", "verify ordering"),
+    ("migrc", "order of generation, list and flush"): ("verify migrc_registered", "verify migrc_gen", "verify migrc"),
+    ("migrc", "limits: max_pages, age, mappings"): ("migrc_bounds limit", "migrc_bounds age", "migrc_file mappings"),
+    ("migrc", "a source is seen by who isolates, or the reverse"): ("herd7 isolate-*",),
+    ("hvo", "order and end of a pause"): ("verify pause",),
+    ("hvo", "DSB after the break, ISB after the pause"): ("herd7 hvo-*",),
+}
+
+
+def results(test):
+    """The suite that runs a test, and how the names of its results end."""
+    kind, name = test.split()
+    if kind == "herd7":
+        return "verify", [f"litmus: {f.stem}" for f in sorted((ROOT / "verify/litmus").glob(f"{name}.litmus"))]
+    if kind == "verify":
+        file = ROOT / "verify/tests" / f"{name}.rs"
+        cases = re.findall(r"#\[test\]\s*(?:#\[.*\]\s*)*fn (\w+)", file.read_text("utf-8") if file.exists() else "")
+        return "verify", [f"{name}: {case}" for case in cases]
+    file = ROOT / "tools/testing/selftests/mm" / f"{kind}.c"
+    there = file.exists() and f'"{name}"' in file.read_text("utf-8")
+    return "programs", [f" {kind.split('_', 1)[1]}: {name}"] * there
+
+
+def missing(tests, ran):
+    """Of these tests, what is not there, or did not pass in a suite of this run; ran: {suite: (passed, failed)}."""
+    bad = []
+    for test in tests:
+        suite, ends = results(test)
+        if not ends:
+            bad.append(f"no {test}")
+        for end in ends if suite in ran else ():
+            passed, failed = (any(name.endswith(end) for name in names) for names in ran[suite])
+            if failed or not passed:
+                bad.append(f"{end.strip()} {'failed' if failed else 'was not run'}")
+    return bad
+
 
 # In the guest: after what was removed, whether its command passed; and which rules there are.
 JOB = r"""
@@ -215,7 +251,8 @@ def job(removals):
 class Matrix:
     """What was seen, by architecture."""
 
-    def __init__(self):
+    def __init__(self, ran):
+        self.ran = ran      # see missing()
         self.rules = {}     # architecture: {(mechanism, rule)}, in the kernel's order
         self.seen = {}      # (architecture, removal): whether it was
         self.every = set()  # architectures of which all was run
@@ -237,8 +274,12 @@ class Matrix:
         if seen:
             return ", ".join(seen), True
         if why := REVIEWED.get((arch, mechanism, rule)):
-            return why, True
+            return self.shown(why, why[1:])
         return ("not run", arch not in self.every) if removals else ("HOLE", False)
+
+    def shown(self, text, tests):
+        bad = missing(tests, self.ran)
+        return "; ".join([*text, *bad]), not bad
 
     def lines(self):
         """The matrix, and the cells that are not enough."""
@@ -250,5 +291,8 @@ class Matrix:
                     continue
                 lines.append(f"{mechanism:10} {rule:9} {arch:7} {text}")
                 holes += [f"{arch} {mechanism} {rule}"] * (not good)
-        lines += [f"{mechanism:10} {rule}: {how}" for mechanism, rule, how in PROVEN]
+        for (mechanism, rule), tests in PROVEN.items():
+            text, good = self.shown(tests, tests)
+            lines.append(f"{mechanism:10} {rule}: {text}")
+            holes += [f"{mechanism} {rule}"] * (not good)
         return lines, holes

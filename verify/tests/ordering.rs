@@ -17,53 +17,104 @@ use machine::{
     ASID, FLUSH_PENDING, NONE,
 };
 
-/// What page table entries hold: pages, and one page as part of a contiguous block.
+/// What page table entries hold: pages, one page as part of a contiguous block, and a page of
+/// another process.
 const OLD: u8 = 1;
 const NEW: u8 = 2;
 const BLOCK: u8 = 3;
+const FOREIGN: u8 = 4;
 
 // ---- The ASID is read when the clears are visible.
 
-/// CPU 0 unmaps and invalidates, at once or much later; CPU 1 gives the address space a new ASID,
-/// as after a roll-over, and runs it.
-fn roll_over(asid_after_dsb: bool, dsb_in_roll_over: bool) -> Machine {
-    let new_asid = ASID + 1;
-    let (first, second) = if asid_after_dsb {
-        (DsbIshst, Load("context"))
-    } else {
-        (Load("context"), DsbIshst)
-    };
+/// A batch: the range is owed when the page table lock is dropped, and issued much later.
+const BATCH: [Op; 7] = [
+    Store("pte", NONE),
+    Mark,
+    Unlock("ptl"),
+    DsbIshst,
+    Load("context"),
+    TlbiLoaded,
+    DsbIsh,
+];
 
-    Machine::new(&[("pte", OLD), ("context", ASID)], |s| {
-        s.cpus[0].done && s.translated(OLD)
+/// `ptep_clear_flush()`
+const STOCK: [Op; 5] = [
+    Store("pte", NONE),
+    DsbIshst,
+    Load("context"),
+    TlbiLoaded,
+    DsbIsh,
+];
+
+/// Somebody else's in the last generation.
+const NEW_ASID: u8 = ASID + 1;
+
+/// CPU 0 unmaps and invalidates; CPU 1 runs the address space, then something else, and then gives
+/// it a new ASID in `check_and_switch_context()`, as after a roll-over.
+fn new_asid(flush: &[Op], switch: &[Op]) -> Machine {
+    let locked = ("ptl", 1);
+
+    Machine::new(&[("pte", OLD), ("context", ASID), locked], |s| {
+        s.cpus[0].done && s.translated(OLD) || s.translated(FOREIGN)
     })
-    .kernel(&[Store("pte", NONE), first, second, TlbiLoaded, DsbIsh])
+    .kernel(flush)
     .user(
         ASID,
-        &[
-            Switch(0),
-            Store("context", new_asid),
-            only(dsb_in_roll_over, DsbIshst),
-            FlushLocal,
-            Switch(new_asid),
-        ],
+        &[&[Switch(0), Store("context", NEW_ASID)], switch].concat(),
     )
+}
+
+/// CPU 1 is in `tlb_flush_pending`: `local_flush_tlb_all()`.
+fn roll_over(flush: &[Op], dsb: bool, tlbi: bool) -> Machine {
+    let local_flush = [only(dsb, DsbIshst), only(tlbi, FlushLocal)];
+    let switch = [&local_flush[..], &[Switch(NEW_ASID), DsbIsh]].concat();
+
+    new_asid(flush, &switch).cached(NEW_ASID, "pte", FOREIGN)
+}
+
+/// It has already flushed in this generation, and the first barrier is that of `__switch_to()`.
+/// Assumed: no walk of user addresses between the write of TTBR0 and this DSB.
+fn flushed_before(flush: &[Op], assumed: bool) -> Machine {
+    let switch = [only(!assumed, Switch(NEW_ASID)), DsbIsh, Switch(NEW_ASID)];
+
+    new_asid(flush, &switch)
 }
 
 #[test]
 fn asid_is_read_after_the_clears_are_visible() {
-    roll_over(true, true).holds();
+    roll_over(&BATCH, true, true).holds();
+    flushed_before(&BATCH, true).holds();
 }
 
 #[test]
 fn asid_read_before_the_clears_are_visible_is_too_old() {
-    roll_over(false, true).breaks();
+    let mut batch = BATCH;
+
+    batch.swap(3, 4);
+    roll_over(&batch, true, true).breaks();
+    flushed_before(&batch, true).breaks();
 }
 
-/// Not our rule, but what ours rests on: `local_flush_tlb_all()` begins with a DSB.
+/// Not our rules, but what ours rest on: `local_flush_tlb_all()` has DSBs,
 #[test]
 fn a_roll_over_without_a_dsb_hides_the_new_asid() {
-    roll_over(true, false).breaks();
+    roll_over(&BATCH, false, true).breaks();
+    roll_over(&STOCK, false, true).breaks();
+}
+
+/// and invalidates what there is under numbers that are given away again;
+#[test]
+fn a_roll_over_without_a_flush_meets_the_last_generation() {
+    roll_over(&BATCH, true, false).breaks();
+    roll_over(&STOCK, true, false).breaks();
+}
+
+/// and nobody walks before the DSB of `__switch_to()`. The batch needs that as stock does.
+#[test]
+fn a_walk_before_the_dsb_of_the_switch_is_stocks_risk_too() {
+    flushed_before(&STOCK, true).holds();
+    flushed_before(&STOCK, false).breaks();
+    flushed_before(&BATCH, false).breaks();
 }
 
 // ---- The mark becomes visible after the clears, and before the page table lock is dropped.

@@ -2,23 +2,29 @@
 
 //! The words by which CPUs are stopped, `pause_state` and `pause_ack`, and those of `struct stop`.
 //!
-//! Models of the functions of the same names in `arch/arm64/kernel/pause.c`, line by line, run with
-//! loom: every interleaving, and every value that a load may return. What the others must not use
-//! meanwhile is a cell that loom watches: it panics if two use it without an order between them.
+//! Models of the functions of the same names in `arch/arm64/kernel/pause.c`, with their words,
+//! their orders and the mutex, run with loom: every interleaving, and every value that a load may
+//! return. Not of masks, hotplug, measured times and what only debugging reads. What the others
+//! must not use meanwhile is a cell that loom watches: it panics if two use it without an order
+//! between them.
 //!
 //! A wait is one load. Those that find what they wait for missing have no effect, so the last one
 //! stands for all; where even that finds it missing, the CPU waits on and does nothing any more.
+//! When all have ended, what it waits for must be there, so that it can go on.
 
 use loom::{
     cell::UnsafeCell,
-    sync::atomic::{
-        fence, AtomicBool, AtomicU32,
-        Ordering::{self, AcqRel, Acquire, Relaxed, Release},
+    sync::{
+        atomic::{
+            AtomicBool, AtomicU32,
+            Ordering::{self, AcqRel, Acquire, Relaxed, Release},
+        },
+        Mutex, MutexGuard,
     },
     thread,
 };
 // Its threads are all in one of the system. Its own Arc may not be dropped by a model that panics.
-use std::rc::Rc;
+use std::{mem, rc::Rc};
 
 /// What may be left out.
 #[derive(Clone, Copy, Eq, PartialEq)]
@@ -26,30 +32,45 @@ enum Without {
     Nothing,
     /// The pauser does not wait for the others,
     Wait,
-    /// or takes what a CPU acknowledged once for all pauses.
+    /// or takes what a CPU acknowledged once for all pauses,
     Number,
-    /// Orders: what a CPU did before it stopped,
+    /// or cancels without letting those go on that have stopped.
+    Resume,
+    /// The mutex: one pauser after the other.
+    Mutex,
+    /// Orders: what another pauser did, for who misses the end of its pause and sees the next,
+    AskRelease,
+    /// the request, before the IPI,
+    IpiRelease,
+    IpiAcquire,
+    /// what a CPU did before it stopped,
     AckRelease,
     AckAcquire,
     /// and what the pauser did before the others go on.
     ResumeRelease,
     ResumeAcquire,
-    /// The mutex: a pause comes after the one before it.
-    Mutex,
-    /// Who panics looks whether there still is the pause that it has seen.
+    /// Who panics lets the others go on,
+    Abandon,
+    /// with what it did itself if it is the pauser,
+    AbandonRelease,
+    /// but only if there is a pause,
+    Parity,
+    /// and still the one that it has seen.
     Exchange,
     /// Those of `struct stop`.
     ArrivedOrder,
+    Done,
     DoneRelease,
     DoneAcquire,
 }
 
 struct Machine {
     without: Without,
+    mutex: Mutex<()>,
     state: AtomicU32,
     ack: Vec<AtomicU32>,
-    /// The IPI is pending.
-    ipi: Vec<AtomicBool>,
+    /// The pause for which an IPI is pending, or 0.
+    ipi: Vec<AtomicU32>,
     /// Page table entries that are broken and made, and what they lead to.
     entries: UnsafeCell<u32>,
     stop: Stop,
@@ -60,6 +81,12 @@ struct Stop {
     done: AtomicBool,
 }
 
+/// `struct arm64_pause`, and the mutex that it holds.
+struct Pause<'a> {
+    state: u32,
+    _mutex: Option<MutexGuard<'a, ()>>,
+}
+
 /// The number of a pause that was cancelled.
 const FIRST: u32 = 1;
 
@@ -67,9 +94,10 @@ impl Machine {
     fn new(without: Without, cpus: usize) -> Self {
         Self {
             without,
+            mutex: Mutex::new(()),
             state: AtomicU32::new(FIRST + 1),
             ack: (0..cpus).map(|_| AtomicU32::new(0)).collect(),
-            ipi: (0..cpus).map(|_| AtomicBool::new(false)).collect(),
+            ipi: (0..cpus).map(|_| AtomicU32::new(0)).collect(),
             entries: UnsafeCell::new(0),
             stop: Stop {
                 arrived: AtomicU32::new(0),
@@ -99,18 +127,27 @@ impl Machine {
     // ---- The others.
 
     fn arm64_pause_local_cpu(&self, cpu: usize) -> Wait {
-        let state = self.state.load(Acquire);
+        // What is used next follows the second load.
+        let state = self.state.load(Relaxed);
 
         if state & 1 == 0 {
             return GOES_ON;
         }
         self.ack[cpu].store(state, self.order(Release, Without::AckRelease));
         let now = self.state.load(self.order(Acquire, Without::ResumeAcquire));
-        (now != state).then_some(())
+        if now == state {
+            return Err(Waits::PauseState(state));
+        }
+        GOES_ON
+    }
+
+    /// The pause for which there is an IPI, or 0. The irqchip orders who sends it and who takes it.
+    fn take_ipi(&self, cpu: usize) -> u32 {
+        self.ipi[cpu].swap(0, self.order(Acquire, Without::IpiAcquire))
     }
 
     fn take_interrupts(&self, cpu: usize) -> Wait {
-        if self.ipi[cpu].swap(false, Acquire) {
+        if self.take_ipi(cpu) != 0 {
             self.arm64_pause_local_cpu(cpu)?;
         }
         GOES_ON
@@ -125,23 +162,25 @@ impl Machine {
         GOES_ON
     }
 
-    /// From where `pause_state` was read: pseudo-NMIs come wherever `panic()` is.
-    fn arm64_pause_abandon(&self, cpu: usize, state: u32) -> Wait {
-        self.take_interrupts(cpu)?;
-        if state & 1 == 0 {
-            return GOES_ON;
+    // ---- Who panics.
+
+    /// From where `pause_state` was read.
+    fn arm64_pause_abandon(&self, state: u32) {
+        if self.without == Without::Abandon || self.without != Without::Parity && state & 1 == 0 {
+            return;
         }
+        let order = self.order(Release, Without::AbandonRelease);
+
         if self.without == Without::Exchange {
-            self.state.store(state + 1, Release);
+            self.state.store(state + 1, order);
         } else {
             let _ = self
                 .state
-                .compare_exchange(state, state + 1, Release, Relaxed);
+                .compare_exchange(state, state + 1, order, Relaxed);
         }
-        GOES_ON
     }
 
-    // ---- The pauser.
+    // ---- The pauser. Its own CPU is not among the others.
 
     fn first_running(&self, state: u32) -> Option<usize> {
         self.ack.iter().position(|ack| {
@@ -156,39 +195,40 @@ impl Machine {
     }
 
     /// Looks once: the timeout may be over at any time, so that this is as soon as it can be.
-    fn arm64_pause_cpus(&self) -> Result<u32, ()> {
-        // Of the mutex, which keeps others away: what was stored before mutex_unlock() comes before
-        // what is stored after mutex_lock().
-        if self.without != Without::Mutex {
-            fence(AcqRel);
-        }
+    fn arm64_pause_cpus(&self) -> Result<Pause<'_>, ()> {
+        let locked = self.without != Without::Mutex;
+        let _mutex = locked.then(|| self.mutex.lock().unwrap());
         let state = self.state.load(Relaxed) + 1;
+        let pause = Pause { state, _mutex };
 
-        self.state.store(state, Relaxed);
+        self.state
+            .store(state, self.order(Release, Without::AskRelease));
         for ipi in &self.ipi {
-            ipi.store(true, Release);
+            ipi.store(state, self.order(Release, Without::IpiRelease));
         }
         if self.first_running(state).is_none() {
-            return Ok(state);
+            return Ok(pause);
         }
-        self.arm64_resume_cpus(state);
+        if self.without != Without::Resume {
+            self.arm64_resume_cpus(pause);
+        }
         Err(())
     }
 
-    fn arm64_resume_cpus(&self, state: u32) {
+    fn arm64_resume_cpus(&self, pause: Pause<'_>) {
         let order = self.order(Release, Without::ResumeRelease);
 
-        self.state.store(state + 1, order);
+        self.state.store(pause.state + 1, order);
     }
 
     /// Returns whether the others could be paused.
     fn pause_and_change(&self) -> bool {
-        let Ok(state) = self.arm64_pause_cpus() else {
+        let Ok(pause) = self.arm64_pause_cpus() else {
             return false;
         };
 
         self.change_entries();
-        self.arm64_resume_cpus(state);
+        self.arm64_resume_cpus(pause);
         true
     }
 
@@ -201,154 +241,267 @@ impl Machine {
         if self.stop.arrived.fetch_add(1, order) + 1 == cpus {
             self.change_entries();
             let order = self.order(Release, Without::DoneRelease);
-            self.stop.done.store(true, order);
+            if self.without != Without::Done {
+                self.stop.done.store(true, order);
+            }
         } else {
             let order = self.order(Acquire, Without::DoneAcquire);
-            self.stop.done.load(order).then_some(())?;
+            if !self.stop.done.load(order) {
+                return Err(Waits::Done);
+            }
         }
         self.use_entries();
         GOES_ON
     }
+
+    /// When all have ended: who waits can go on, and so can who looks only now.
+    fn all_can_go_on(&self, waits: impl Iterator<Item = Wait>) {
+        // SAFETY: nobody stores any more. A load may return an older value where several have
+        // stored: loom does not know that a compare-and-swap comes right after what it has read.
+        let state = unsafe { self.state.unsync_load() };
+
+        assert!(state & 1 == 0, "waits for good: a pause has no end");
+        for wait in waits {
+            match wait {
+                Ok(()) => (),
+                Err(Waits::PauseState(seen)) => assert!(state != seen, "waits for good"),
+                Err(Waits::Done) => assert!(self.stop.done.load(Relaxed), "waits for good"),
+            }
+        }
+    }
 }
 
-/// None if a CPU waits on.
-type Wait = Option<()>;
+/// What a CPU still waits for: another `pause_state`, or `done`.
+enum Waits {
+    PauseState(u32),
+    Done,
+}
 
-const GOES_ON: Wait = Some(());
+type Wait = Result<(), Waits>;
+
+const GOES_ON: Wait = Ok(());
+
+type Pauser = fn(&Machine) -> Wait;
 
 type Cpu = fn(&Machine, usize) -> Wait;
 
-/// Runs `pauser` beside these, on CPUs of their own.
-fn check(without: Without, preemptions: Option<usize>, pauser: fn(&Machine), others: &[Cpu]) {
+/// Runs all of these at once, on CPUs of their own.
+fn check(without: Without, preemptions: Option<usize>, pausers: &[Pauser], others: &[Cpu]) {
     let mut model = loom::model::Builder::new();
-    let others = others.to_vec();
+    let (pausers, others) = (pausers.to_vec(), others.to_vec());
 
     model.preemption_bound = preemptions;
     model.check(move || {
         let machine = Rc::new(Machine::new(without, others.len()));
-        let others: Vec<_> = (0..)
-            .zip(others.clone())
-            .map(|(cpu, other)| {
-                let machine = machine.clone();
+        let spawn = |run: Box<dyn FnOnce(&Machine) -> Wait>| {
+            let machine = machine.clone();
 
-                thread::spawn(move || other(&machine, cpu))
-            })
+            thread::spawn(move || run(&machine))
+        };
+        let others = (0..).zip(others.clone());
+        let threads: Vec<_> = others
+            .map(|(cpu, other)| spawn(Box::new(move |machine| other(machine, cpu))))
+            .chain(pausers[1..].iter().map(|&pauser| spawn(Box::new(pauser))))
             .collect();
+        let first = pausers[0](&machine);
+        let waits: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
 
-        pauser(&machine);
-        for other in others {
-            other.join().unwrap();
-        }
+        machine.all_can_go_on(waits.into_iter().chain([first]));
     });
 }
 
-fn one_pause(machine: &Machine) {
+const ONE_PAUSE: Pauser = |machine| {
     machine.pause_and_change();
-}
-
+    GOES_ON
+};
 /// What is late for the first may come in the second.
-fn two_pauses(machine: &Machine) {
+const TWO_PAUSES: Pauser = |machine| {
     machine.pause_and_change();
     machine.pause_and_change();
-}
-
+    GOES_ON
+};
 /// The same, but the others get further in between: loom by itself leaves that out where they read
 /// and write the same word.
-fn two_pauses_far_apart(machine: &Machine) {
+const TWO_PAUSES_FAR_APART: Pauser = |machine| {
     machine.pause_and_change();
     thread::yield_now();
     machine.pause_and_change();
-}
+    GOES_ON
+};
+/// It keeps the mutex.
+const PANIC_IN_PAUSE: Pauser = |machine| {
+    if let Ok(pause) = machine.arm64_pause_cpus() {
+        machine.change_entries();
+        machine.arm64_pause_abandon(machine.state.load(Relaxed));
+        mem::forget(pause);
+    }
+    GOES_ON
+};
+const STOP_TOO: Pauser = |machine| machine.stop_fn(3);
 
 const RUN: Cpu = |machine, cpu| machine.run(cpu, 1);
 const RUN_LONGER: Cpu = |machine, cpu| machine.run(cpu, 2);
+/// Looks because somebody wants a backtrace, too.
+const RUN_AND_LOOK: Cpu = |machine, cpu| {
+    machine.use_entries();
+    machine.arm64_pause_local_cpu(cpu)?;
+    machine.run(cpu, 1)
+};
+/// Nobody would ask again.
+const LOOK_IF_ASKED: Cpu = |machine, cpu| {
+    let asked = machine.take_ipi(cpu);
+
+    assert!(machine.state.load(Relaxed) >= asked, "not seen");
+    GOES_ON
+};
+/// Waits for a lock with interrupts masked.
+const DEAF: Cpu = |machine, _| {
+    machine.use_entries();
+    GOES_ON
+};
+/// A pseudo-NMI comes wherever `panic()` is.
 const PANIC: Cpu = |machine, cpu| {
-    machine.arm64_pause_abandon(cpu, machine.state.load(Relaxed))?;
+    let state = machine.state.load(Relaxed);
+
+    machine.take_interrupts(cpu)?;
+    machine.arm64_pause_abandon(state);
     machine.run(cpu, 1)
 };
 const PANIC_LATE: Cpu = |machine, cpu| {
-    machine.arm64_pause_abandon(cpu, FIRST)?;
+    machine.take_interrupts(cpu)?;
+    machine.arm64_pause_abandon(FIRST);
     machine.run(cpu, 1)
 };
 const STOP: Cpu = |machine, _| machine.stop_fn(3);
 
 #[test]
 fn nobody_uses_what_is_changed_in_a_pause() {
-    check(Without::Nothing, None, two_pauses, &[RUN_LONGER]);
+    check(Without::Nothing, None, &[TWO_PAUSES], &[RUN_LONGER]);
+    check(Without::Nothing, None, &[TWO_PAUSES], &[RUN_AND_LOOK]);
 }
 
 #[test]
 fn nobody_of_two_uses_what_is_changed_in_a_pause() {
-    check(Without::Nothing, Some(3), two_pauses, &[RUN, RUN]);
+    check(Without::Nothing, Some(3), &[TWO_PAUSES], &[RUN, RUN]);
+}
+
+#[test]
+fn nobody_uses_what_two_pausers_change() {
+    let pausers = [ONE_PAUSE, ONE_PAUSE];
+
+    check(Without::Nothing, Some(4), &pausers, &[RUN]);
+    check(Without::Nothing, Some(4), &pausers, &[RUN_AND_LOOK]);
 }
 
 /// A model in which no pause comes about would show nothing.
 #[test]
 #[should_panic(expected = "paused")]
 fn pauses_come_about() {
-    let pauser: fn(&Machine) = |machine| assert!(!machine.pause_and_change(), "paused");
+    let pauser: Pauser = |machine| {
+        assert!(!machine.pause_and_change(), "paused");
+        GOES_ON
+    };
 
-    check(Without::Nothing, None, pauser, &[RUN]);
+    check(Without::Nothing, None, &[pauser], &[RUN]);
 }
 
 #[test]
 #[should_panic(expected = "cancelled")]
 fn pauses_are_cancelled() {
-    let pauser: fn(&Machine) = |machine| assert!(machine.pause_and_change(), "cancelled");
+    let pauser: Pauser = |machine| {
+        assert!(machine.pause_and_change(), "cancelled");
+        GOES_ON
+    };
 
-    check(Without::Nothing, None, pauser, &[RUN]);
+    check(Without::Nothing, None, &[pauser], &[RUN]);
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn the_pauser_waits() {
-    check(Without::Wait, None, one_pause, &[RUN]);
+    check(Without::Wait, None, &[ONE_PAUSE], &[RUN]);
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn a_late_cpu_is_not_counted_for_the_next_pause() {
-    check(Without::Number, None, two_pauses, &[RUN]);
+    check(Without::Number, None, &[TWO_PAUSES], &[RUN]);
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn what_was_done_before_the_stop_is_released() {
-    check(Without::AckRelease, None, one_pause, &[RUN]);
-}
-
-#[test]
-#[should_panic(expected = "Causality violation")]
-fn what_was_done_before_the_stop_is_acquired() {
-    check(Without::AckAcquire, None, one_pause, &[RUN]);
-}
-
-#[test]
-#[should_panic(expected = "Causality violation")]
-fn what_was_changed_is_released() {
-    check(Without::ResumeRelease, None, one_pause, &[RUN]);
-}
-
-#[test]
-#[should_panic(expected = "Causality violation")]
-fn what_was_changed_is_acquired() {
-    check(Without::ResumeAcquire, None, one_pause, &[RUN]);
+fn a_pauser_comes_after_the_one_before() {
+    check(Without::Mutex, None, &[ONE_PAUSE, ONE_PAUSE], &[]);
 }
 
 /// Who waits may miss the end of its pause, and see the beginning of the next.
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn a_pause_comes_after_the_one_before() {
-    check(Without::Mutex, None, two_pauses, &[RUN]);
+fn a_pause_releases_what_was_changed_in_the_one_before() {
+    check(Without::AskRelease, None, &[TWO_PAUSES], &[RUN]);
+}
+
+#[test]
+fn who_gets_the_ipi_sees_the_request() {
+    check(Without::Nothing, None, &[TWO_PAUSES], &[LOOK_IF_ASKED]);
+}
+
+#[test]
+#[should_panic(expected = "not seen")]
+fn the_request_is_released_to_the_ipi() {
+    check(Without::IpiRelease, None, &[ONE_PAUSE], &[LOOK_IF_ASKED]);
+}
+
+#[test]
+#[should_panic(expected = "not seen")]
+fn the_request_is_acquired_by_the_ipi() {
+    check(Without::IpiAcquire, None, &[ONE_PAUSE], &[LOOK_IF_ASKED]);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn what_was_done_before_the_stop_is_released() {
+    check(Without::AckRelease, None, &[ONE_PAUSE], &[RUN]);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn what_was_done_before_the_stop_is_acquired() {
+    check(Without::AckAcquire, None, &[ONE_PAUSE], &[RUN]);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn what_was_changed_is_released() {
+    check(Without::ResumeRelease, None, &[ONE_PAUSE], &[RUN]);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn what_was_changed_is_acquired() {
+    check(Without::ResumeAcquire, None, &[ONE_PAUSE], &[RUN]);
+}
+
+/// The one that holds the lock has stopped, the one that waits for it never does.
+#[test]
+fn who_has_stopped_goes_on_if_another_one_never_stops() {
+    check(Without::Nothing, None, &[ONE_PAUSE], &[RUN, DEAF]);
+}
+
+#[test]
+#[should_panic(expected = "waits for good")]
+fn who_has_stopped_waits_for_good_if_nobody_cancels() {
+    check(Without::Resume, None, &[ONE_PAUSE], &[RUN, DEAF]);
 }
 
 #[test]
 fn who_panics_ends_no_later_pause() {
-    for pauser in [two_pauses, two_pauses_far_apart] {
-        check(Without::Nothing, Some(3), pauser, &[PANIC]);
-        check(Without::Nothing, Some(3), pauser, &[PANIC_LATE]);
+    for pauser in [TWO_PAUSES, TWO_PAUSES_FAR_APART] {
+        check(Without::Nothing, Some(3), &[pauser], &[PANIC]);
+        check(Without::Nothing, Some(3), &[pauser], &[PANIC_LATE]);
     }
-    check(Without::Nothing, Some(2), one_pause, &[PANIC, RUN]);
+    check(Without::Nothing, Some(3), &[ONE_PAUSE], &[PANIC, RUN]);
+    check(Without::Nothing, Some(3), &[ONE_PAUSE, ONE_PAUSE], &[PANIC]);
 }
 
 /// The numbers go back, and a CPU that stopped long ago is counted again.
@@ -357,35 +510,61 @@ fn who_panics_ends_no_later_pause() {
 fn who_panics_looks_for_the_pause_that_it_has_seen() {
     check(
         Without::Exchange,
-        Some(3),
-        two_pauses_far_apart,
+        None,
+        &[TWO_PAUSES_FAR_APART],
         &[PANIC_LATE],
     );
 }
 
-fn arrives_too(machine: &Machine) {
-    machine.stop_fn(3);
+#[test]
+#[should_panic(expected = "waits for good")]
+fn who_panics_without_a_pause_starts_none() {
+    check(Without::Parity, None, &[ONE_PAUSE], &[PANIC]);
+}
+
+#[test]
+fn all_go_on_if_the_pauser_panics() {
+    check(Without::Nothing, None, &[PANIC_IN_PAUSE], &[RUN]);
+    check(Without::Nothing, None, &[PANIC_IN_PAUSE], &[RUN, RUN]);
+}
+
+#[test]
+#[should_panic(expected = "waits for good")]
+fn all_wait_for_good_if_the_pauser_panics_and_abandons_nothing() {
+    check(Without::Abandon, None, &[PANIC_IN_PAUSE], &[RUN]);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn what_was_changed_before_the_panic_is_released() {
+    check(Without::AbandonRelease, None, &[PANIC_IN_PAUSE], &[RUN]);
 }
 
 #[test]
 fn nobody_uses_what_is_changed_by_the_last_to_stop() {
-    check(Without::Nothing, None, arrives_too, &[STOP, STOP]);
+    check(Without::Nothing, None, &[STOP_TOO], &[STOP, STOP]);
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn arrivals_are_ordered() {
-    check(Without::ArrivedOrder, None, arrives_too, &[STOP, STOP]);
+    check(Without::ArrivedOrder, None, &[STOP_TOO], &[STOP, STOP]);
+}
+
+#[test]
+#[should_panic(expected = "waits for good")]
+fn the_last_to_stop_lets_the_others_go_on() {
+    check(Without::Done, None, &[STOP_TOO], &[STOP, STOP]);
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn the_end_is_released() {
-    check(Without::DoneRelease, None, arrives_too, &[STOP, STOP]);
+    check(Without::DoneRelease, None, &[STOP_TOO], &[STOP, STOP]);
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn the_end_is_acquired() {
-    check(Without::DoneAcquire, None, arrives_too, &[STOP, STOP]);
+    check(Without::DoneAcquire, None, &[STOP_TOO], &[STOP, STOP]);
 }

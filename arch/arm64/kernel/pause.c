@@ -8,7 +8,7 @@
  *
  *   pauser                                   each other CPU, in the IPI
  *   pause_state = release odd, IPI
- *                                            acquire pause_state: odd
+ *                                            read pause_state: odd
  *                                            mask DAIF
  *                                            pause_ack = release pause_state
  *   acquire all pause_ack == pause_state     wait until pause_state changes
@@ -52,11 +52,18 @@ static DEFINE_PER_CPU_ALIGNED(u32, pause_ack);
 static DEFINE_MUTEX(pause_mutex);
 static unsigned int cpus_in_transit;
 static cpumask_t pause_mask;
+static unsigned int nr_paused;
 static bool hotplug_known __ro_after_init;
 
 #ifdef CONFIG_HVO_FAULT_INJECTION
 u32 arm64_pause_deaf_cpu = U32_MAX;
 #endif
+
+/*
+ * noinstr functions are __flatten, because clang would not inline an inline function into
+ * them, which is in .text then, where a kprobe can be. It does not reach what those call:
+ * hence no smp_cond_load_acquire().
+ */
 
 /* The priority mask stays as it is. local_daif_save() would change it, and is traced. */
 static __always_inline unsigned long mask_all(void)
@@ -68,10 +75,10 @@ static __always_inline unsigned long mask_all(void)
 }
 
 /* Only in the IPI for backtraces. */
-void noinstr arm64_pause_local_cpu(void)
+void noinstr __flatten arm64_pause_local_cpu(void)
 {
-	/* What the pauser wrote before it asked. */
-	u32 state = smp_load_acquire(&pause_state);
+	/* What is used later is ordered by the second load. */
+	u32 state = READ_ONCE(pause_state);
 	unsigned long flags;
 
 	if (!(state & 1))
@@ -85,7 +92,8 @@ void noinstr arm64_pause_local_cpu(void)
 	flags = mask_all();
 	/* Whatever was read or written through the entries is done. */
 	smp_store_release(raw_cpu_ptr(&pause_ack), state);
-	smp_cond_load_acquire(&pause_state, VAL != state);
+	while (smp_load_acquire(&pause_state) == state)
+		cpu_relax();
 	/* What was fetched ahead may have met the broken entries. */
 	isb();
 	write_sysreg(flags, daif);
@@ -101,7 +109,7 @@ void arm64_pause_abandon(void)
 	u32 state = READ_ONCE(pause_state);
 
 	/* Unless the pauser just did. */
-	if (state & 1)
+	if ((state & 1) && !hvo_skip(HVO_HOOK_ABANDON))
 		cmpxchg_release(&pause_state, state, state + 1);
 }
 
@@ -143,7 +151,7 @@ int arm64_pause_cpus(struct arm64_pause *pause)
 	pause->paused_ns = 0;
 
 	mutex_lock(&pause_mutex);
-	if (cpus_in_transit || !hotplug_known) {
+	if ((cpus_in_transit && !hvo_skip(HVO_HOOK_TRANSIT)) || !hotplug_known) {
 		mutex_unlock(&pause_mutex);
 		return -EBUSY;
 	}
@@ -151,13 +159,17 @@ int arm64_pause_cpus(struct arm64_pause *pause)
 	preempt_disable();
 	cpumask_copy(&pause_mask, cpu_online_mask);
 	cpumask_clear_cpu(smp_processor_id(), &pause_mask);
-	pause->nr_cpus = cpumask_weight(&pause_mask);
+	nr_paused = cpumask_weight(&pause_mask);
+	pause->nr_cpus = nr_paused;
 
 	pause->daif = local_daif_save();
 	pause->begin = ktime_get_mono_fast_ns();
 	state = pause_state + 1;
 	pause->state = state;
-	/* Some CPUs may look because of another IPI of this kind. Sending orders it, too. */
+	/*
+	 * Not only before the IPI, whose sending orders it: a CPU may miss the end of the last
+	 * pause, and go on because of this store.
+	 */
 	smp_store_release(&pause_state, state);
 	if (pause->nr_cpus)
 		arm64_send_pause_ipi(&pause_mask);
@@ -195,12 +207,17 @@ void arm64_resume_cpus(struct arm64_pause *pause)
 
 static bool stopped_in_threads;
 
-/* Whether all other CPUs have stopped, as seen by the one that wanted it. */
-bool noinstr arm64_cpus_are_stopped(void)
+/*
+ * Whether all other CPUs have stopped, as seen by the one that wanted it; nor has one come
+ * that was not asked to.
+ */
+bool noinstr __flatten arm64_cpus_are_stopped(void)
 {
 	u32 state = READ_ONCE(pause_state);
 
-	return stopped_in_threads || ((state & 1) && first_running(state) >= nr_cpu_ids);
+	return stopped_in_threads ||
+	       ((state & 1) && first_running(state) >= nr_cpu_ids &&
+		nr_paused + 1 == num_online_cpus());
 }
 
 struct stop {
@@ -211,7 +228,7 @@ struct stop {
 	bool done;
 };
 
-static int noinstr stop_fn(void *arg)
+static int noinstr __flatten stop_fn(void *arg)
 {
 	struct stop *stop = arg;
 	unsigned long flags;
@@ -225,7 +242,8 @@ static int noinstr stop_fn(void *arg)
 		/* As in arm64_resume_cpus(). */
 		smp_store_release(&stop->done, true);
 	} else {
-		smp_cond_load_acquire(&stop->done, VAL);
+		while (!smp_load_acquire(&stop->done))
+			cpu_relax();
 		isb();
 	}
 	write_sysreg(flags, daif);

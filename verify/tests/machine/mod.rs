@@ -157,6 +157,8 @@ pub struct Machine {
     memory: Vec<(Loc, u8)>,
     /// The ASID that a CPU starts with, and its program.
     cpus: Vec<(u8, Vec<Op>)>,
+    /// What a CPU's TLB holds at first.
+    cached: Vec<(usize, (u8, Loc, u8))>,
     wrong: fn(&State) -> bool,
 }
 
@@ -166,6 +168,7 @@ impl Machine {
         Self {
             memory: memory.to_vec(),
             cpus: Vec::new(),
+            cached: Vec::new(),
             wrong,
         }
     }
@@ -178,6 +181,12 @@ impl Machine {
     /// A CPU that does so while its page table walker works for the address space.
     pub fn user(mut self, asid: u8, program: &[Op]) -> Self {
         self.cpus.push((asid, program.to_vec()));
+        self
+    }
+
+    /// The TLB of the last CPU holds a translation from before.
+    pub fn cached(mut self, asid: u8, loc: Loc, pte: u8) -> Self {
+        self.cached.push((self.cpus.len() - 1, (asid, loc, pte)));
         self
     }
 
@@ -207,9 +216,16 @@ impl Model for Machine {
             cpus: self
                 .cpus
                 .iter()
-                .map(|(asid, program)| Cpu {
+                .enumerate()
+                .map(|(i, (asid, program))| Cpu {
                     asid: *asid,
                     done: program.is_empty(),
+                    tlb: self
+                        .cached
+                        .iter()
+                        .filter(|c| c.0 == i)
+                        .map(|c| c.1)
+                        .collect(),
                     ..Default::default()
                 })
                 .collect(),
