@@ -106,12 +106,16 @@ enum hvo_hook {
 	HVO_HOOK_TLBI,		/* invalidate in between */
 	HVO_HOOK_RCU,		/* wait for who has read a reference count */
 	HVO_HOOK_SAME,		/* without a pause, only pages of the same contents change */
+	HVO_HOOK_TRANSIT,	/* no pause while a CPU comes up or goes down */
+	HVO_HOOK_ABANDON,	/* who panics lets the others go on */
 	NR_HVO_HOOKS
 };
 
 #ifdef CONFIG_HVO_FAULT_INJECTION
 extern unsigned long hvo_skipped;
 extern unsigned int hvo_stall_us;
+/* Instead of a delay: an exception that nobody handles. */
+#define HVO_STALL_DIES	U32_MAX
 
 static __always_inline bool hvo_skip(enum hvo_hook hook)
 {

@@ -12,7 +12,8 @@
  *                       that. (What /proc/kpagecount reads has to be consistent.)
  * debugfs/hvo/skip_hook, stall_us, deaf_cpu, race, read_lock, write_lock
  *                       fault injection: without one of the rules, with a window that
- *                       stays open, with a CPU that does not answer, with a reference that
+ *                       stays open (or, by the largest value of stall_us, in which the
+ *                       CPU dies), with a CPU that does not answer, with a reference that
  *                       is taken late, with a lock that is held for reading where a pause
  *                       stops a CPU and is waited for where none can.
  */
@@ -264,6 +265,8 @@ static const char * const hook_names[NR_HVO_HOOKS] = {
 	[HVO_HOOK_TLBI] = "tlbi",
 	[HVO_HOOK_RCU] = "rcu",
 	[HVO_HOOK_SAME] = "same",
+	[HVO_HOOK_TRANSIT] = "transit",
+	[HVO_HOOK_ABANDON] = "abandon",
 };
 
 static const struct skip_hooks hooks = {

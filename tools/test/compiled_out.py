@@ -5,6 +5,10 @@ import re
 import subprocess
 
 
+# A constant that the compiler numbered (.L.str.12, __UNIQUE_ID_x_345).
+NUMBERED = re.compile(r"((?:\.L|__UNIQUE_ID)[\w.]*?)\d+")
+
+
 def functions(objdump, obj):
     """{section and function: its instructions}, free of what a moved line changes."""
     text = subprocess.run([objdump, "--disassemble", "--reloc", "--no-show-raw-insn", "--no-leading-addr", str(obj)],
@@ -17,40 +21,91 @@ def functions(objdump, obj):
             name = f"{section} {m.group(1)}"
             found[name] = []
         elif name and line.strip():
-            # A constant that the compiler numbered (.L.str.12, __UNIQUE_ID_x_345), and where a function lies:
-            # one that grew must not make those behind it differ.
-            line = re.sub(r"((?:\.L|__UNIQUE_ID)[\w.]*?)\d+", r"\1", line.strip())
+            # Nor where a function lies: one that grew must not make those behind it differ.
+            line = NUMBERED.sub(r"\1", line.strip())
             found[name].append(re.sub(r"0x[0-9a-f]+ (?=<)|(?<=\.text\+)0x[0-9a-f]+", "", line))
     return found
+
+
+def data(objdump, obj):
+    """{section: its contents and relocations}, of variables and constants; not of tables with lines or addresses of code."""
+    text = subprocess.run([objdump, "--full-contents", "--reloc", str(obj)], capture_output=True, text=True, check=True).stdout
+    found, lines = {}, []
+    for line in text.splitlines():
+        if m := re.match(r"(?:Contents of section |RELOCATION RECORDS FOR \[)([^]:]+)", line):
+            lines = found.setdefault(m.group(1), [])
+        elif line.strip():
+            lines.append(re.sub(r"(?<=\.text\+)0x[0-9a-f]+", "", NUMBERED.sub(r"\1", line)))
+    return {name: lines for name, lines in found.items() if re.match(r"\.(init\.)?(data|rodata)\b", name)}
 
 
 def differences(objdump, stock, ours, objects):
     """[(object, what differs or None)] for the objects, relative to both directories."""
     result = []
     for obj in objects:
-        a, b = (functions(objdump, top / obj) for top in (stock, ours))
-        names = sorted(n for n in a.keys() | b.keys() if a.get(n) != b.get(n))
-        if not a:
+        names, found = [], False
+        for contents in (functions, data):
+            a, b = (contents(objdump, top / obj) for top in (stock, ours))
+            names += sorted(n for n in a.keys() | b.keys() if a.get(n) != b.get(n))
+            found |= contents is functions and bool(a)
+        if not found:
             names = ["no code was found"]
         result.append((obj, ", ".join(names[:5]) or None))
     return result
 
 
-# Called by functions of .noinstr.text: assembly that is not instrumented, or noinstr itself.
-QUIET = {"copy_page", "arm64_cpus_are_stopped"}
-INSTRUMENTS = re.compile(r"__asan|__kasan|__tsan|__kcsan|__sanitizer|__ubsan|_mcount|__fentry|ftrace")
+# Run while no other CPU may be disturbed.
+NOINSTR = ("arch/arm64/kernel/pause.o", "arch/arm64/mm/hvo_apply.o")
+# A function that calls another one by a pointer, and a noinstr function of another object.
+INDIRECT, QUIET = {"stop_fn"}, {"arm64_cpus_are_stopped"}
 
 
-def disturbances(objdump, nm, obj):
-    """What noinstr functions of an object call that they must not, and what instruments its other functions.
+def calls(objdump, obj):
+    """{(section, function): what it calls: names of other objects' functions, (section, function), None for a pointer}"""
+    def run(*options):
+        return subprocess.run([objdump, "--reloc", *options, str(obj)], capture_output=True, text=True, check=True).stdout
+    starts, found, section, name = {}, {}, None, None
+    for line in run("--disassemble", "--no-show-raw-insn").splitlines():
+        if m := re.match(r"Disassembly of section (\S+):", line):
+            section = m.group(1)
+        elif m := re.match(r"([0-9a-f]+) <(\S+)>:$", line):
+            name = section, m.group(2)
+            starts[section, int(m.group(1), 16)] = name
+            found[name] = set()
+        elif m := re.search(r"R_AARCH64_(?:CALL|JUMP)26\s+(\S+?)(?:\+0x([0-9a-f]+))?$", line):
+            found[name].add((m.group(1), int(m.group(2) or "0", 16)))
+        elif re.search(r"\tblra?[ab]?z?\t", line):
+            found[name].add(None)
+        # Where both are in one section there is no relocation.
+        elif m := re.search(r"\tbl\t0x[0-9a-f]+ <(\w+)>", line):
+            found[name].add((section, m.group(1)))
+    blacklist = re.findall(r"R_AARCH64_ABS64\s+(\S+?)(?:\+0x([0-9a-f]+))?$", run("--section=_kprobe_blacklist"), re.M)
 
-    An inline function of another attribute is not inlined into a noinstr one, so it is in .text.
+    def resolve(place):
+        return place and (starts.get(place) or (place if place in found else place[0]))
+    return ({name: {resolve(p) for p in places} for name, places in found.items()},
+            {resolve((target, int(offset or "0", 16))) for target, offset in blacklist})
+
+
+def disturbances(objdump, obj):
+    """What noinstr functions of an object call, and what that calls, although it instruments or may be probed.
+
+    clang inlines no function of other attributes into a noinstr one unless it must, so that it is in .text. The
+    kernel needs CONFIG_KPROBES, to say what must not be probed.
     """
-    quiet = [lines for name, lines in functions(objdump, obj).items() if name.startswith(".noinstr.text ")]
-    if not quiet:
+    found, blacklist = calls(objdump, obj)
+    left = [name for name in found if name[0] == ".noinstr.text"]
+    if not left:
         return ["no noinstr function was found"]
-    calls = {m for lines in quiet for line in lines
-             for m in re.findall(r"R_AARCH64_(?:CALL|JUMP)26\s+(\w+)", line)}
-    undefined = subprocess.run([nm, "--undefined-only", "--just-symbol-name", str(obj)], capture_output=True, text=True,
-                               check=True).stdout.split()
-    return sorted(calls - QUIET) + [name for name in undefined if INSTRUMENTS.match(name)]
+    seen, bad = set(left), set()
+    while left:
+        name = left.pop()
+        for called in found[name] - seen:
+            seen.add(called)
+            if called is None:
+                bad |= set() if name[1] in INDIRECT else {f"a pointer in {name[1]}"}
+            elif called[0] != ".noinstr.text" and called not in blacklist and called not in QUIET:
+                bad.add(called if isinstance(called, str) else called[1])
+            elif called in found:
+                left.append(called)
+    return sorted(bad)

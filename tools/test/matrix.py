@@ -24,10 +24,12 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools" / d) for d in ("guest", "kernel", "report")]
 # pylint: disable=wrong-import-position
 import common  # noqa: E402
+import compiled_out  # noqa: E402
 import guest  # noqa: E402
 import kernel as kernel_tool  # noqa: E402
 import measure  # noqa: E402
 import overlay  # noqa: E402
+import toolchain  # noqa: E402
 
 OUT = common.BUILD / "matrix"
 
@@ -157,8 +159,11 @@ def run(kernel):
     if record["build"] is None:
         record["failed"] = ["does not build"]
         return record
+    objects = [guest.kernel_path(kernel.arch, kernel.variant, kernel.kver).parent / obj for obj in compiled_out.NOINSTR]
+    quiet = [f"{obj.name}: noinstr calls {', '.join(found)}" for obj in objects if obj.exists() and
+             (found := compiled_out.disturbances(toolchain.llvm_tool("llvm-objdump"), obj))]
     record["boots"] = [boot(kernel, append, number) for number, append in enumerate(kernel.appends)]
-    record["failed"] = [why for _, _, failed in record["boots"] for why in failed]
+    record["failed"] = quiet + [why for _, _, failed in record["boots"] for why in failed]
     return record
 
 

@@ -42,6 +42,8 @@ KVER = os.environ.get("KVER", "7.3")
 IMAGE = "checked"
 LOGS = ROOT / "build" / "test"
 VERBOSE = os.environ.get("V", "0") != "0"
+# Suites of this run, the last of which is not done yet.
+DONE = []
 # Objects of the files that the series changes, and of those that its headers change most. Those in which nothing is of
 # an architecture are compiled for one.
 OBJECTS_BOTH = ("mm/rmap.o", "mm/migrate.o", "mm/memory.o", "mm/mprotect.o", "mm/huge_memory.o", "mm/vmscan.o", "mm/mremap.o",
@@ -54,8 +56,6 @@ OBJECTS = {
               "drivers/irqchip/irq-gic-v3.o"),
     "x86_64": (*OBJECTS_BOTH, "mm/hugetlb.o", "mm/hugetlb_vmemmap.o", "arch/x86/mm/tlb.o", "arch/x86/mm/fault.o"),
 }
-# They run while no other CPU may be disturbed. What would instrument them is in the kernels of SUITE=debug.
-NOINSTR = ("arch/arm64/kernel/pause.o", "arch/arm64/mm/hvo_apply.o")
 
 
 class Suite:
@@ -63,6 +63,7 @@ class Suite:
 
     def __init__(self, name):
         self.name, self.passed, self.failed, self.skipped = name, 0, [], []
+        self.names = set()  # of what passed
         self.start = time.monotonic()
         self.log = (LOGS / f"{name}.txt").open("w", encoding="utf-8")
         print(f"\n== {name}, after {(self.start - BEGIN) / 60:.0f} minutes", flush=True)
@@ -70,6 +71,7 @@ class Suite:
     def check(self, name, ok, detail=""):
         if ok:
             self.passed += 1
+            self.names.add(name)
         else:
             self.failed.append(name)
         self.say(f"{'ok' if ok else 'not ok'} - {name}" + (f": {detail}" if detail else ""), show=not ok)
@@ -258,8 +260,9 @@ def verify(suite):
         return
     p = subprocess.run(["cargo", "test", "--release"], cwd=ROOT / "verify", text=True,
                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    for case, verdict in re.findall(r"^test (\S+)(?: - should panic)? \.\.\. (\w+)", p.stdout, re.M):
-        suite.check(case, verdict == "ok")
+    for ran in re.split(r"^ *Running ", p.stdout, flags=re.M)[1:]:
+        for case, verdict in re.findall(r"^test (\S+)(?: - should panic)? \.\.\. (\w+)", ran, re.M):
+            suite.check(f"{Path(ran.split('.rs ')[0]).name}: {case}", verdict == "ok")
     # A test binary that aborts has no verdict for its remaining cases.
     if not suite.check("cargo test", p.returncode == 0, f"status {p.returncode}"):
         suite.say(p.stdout[-4000:])
@@ -293,10 +296,10 @@ def kunit(suite):
     for arch in ARCHES:
         if not kernel(suite, arch, IMAGE):
             continue
-        for obj in NOINSTR if arch == "arm64" else ():
-            found = compiled_out.disturbances(toolchain.llvm_tool("llvm-objdump"), toolchain.llvm_tool("llvm-nm"),
-                                              ROOT / "build" / KVER / f"{arch}-{IMAGE}" / obj)
-            suite.check(f"{arch} {obj}: noinstr calls nothing that is instrumented", not found, ", ".join(found))
+        for obj in compiled_out.NOINSTR if arch == "arm64" else ():
+            found = compiled_out.disturbances(toolchain.llvm_tool("llvm-objdump"),
+                                              guest.kernel_path(arch, IMAGE, KVER).parent / obj)
+            suite.check(f"{arch} {obj}: noinstr calls nothing that may be traced or probed", not found, ", ".join(found))
         result = boot(suite, "kunit", arch, IMAGE, "true", cases=False, append="")
         log = LOGS / f"{arch}-kunit.log"
         # kunit.py gives the number of cases in its last line.
@@ -346,7 +349,9 @@ REFAULT_SWAP = "tlb_batch_refault --act swap --rounds 20 "
 LITMUS_ROUNDS = {"arm64": 1000, "x86_64": 300}
 MIGRC_ROUNDS = 4
 # A worker that is 50 ms late says nothing where one thread emulates all CPUs.
-MIGRC_BOUNDS = {"arm64": ("limit", "age", "exit", "off", "poison"), "x86_64": ("limit", "exit", "off", "poison")}
+# Memory that was there at boot goes offline on x86_64 only.
+MIGRC_BOUNDS = {"arm64": ("limit", "age", "exit", "off", "poison", "hugetlb"),
+                "x86_64": ("limit", "exit", "off", "poison", "hugetlb", "offline")}
 
 # What tlbstat says of known work, between two looks at the counters themselves; then without debugfs.
 TLBSTAT_POOL = 64
@@ -438,15 +443,25 @@ def programs(suite):
             run("litmus, migrc bounds", f"tlb_batch_stale_litmus --rounds {LITMUS_ROUNDS[arch]} --expect-none",
                 *(f"run migrc_bounds --case {case}" for case in MIGRC_BOUNDS[arch]))
             run("migrc pressure", "migrc_bounds --case pressure", mem="768M")
+            run("migrc nested", "migrc_bounds --case nested --rounds 1", mem="256M")
             run("abuse", "tlb_rs_abuse", mem="4G", oracle=arch == "arm64")
             start(watched, suite, arch, IMAGE)
             if arch == "arm64":
                 # Other architectures change these entries without a pause, and this is not in their images.
                 run("hvo", "hvo_pool", mem="6G")
+                start(hvo_panic, suite)
                 run("hvo, one CPU", "hvo_pool --case pool", mem="4G", smp=1, nodes=1)
                 run("hvo, GICv2", "hvo_pool --case pool", mem="4G", gic=2)
                 run("hvo, pseudo-NMIs", "hvo_pool --case pool && hvo_pool --case readers", mem="4G",
                     append="kunit.enable=0 irqchip.gicv3_pseudo_nmi=1")
+
+
+def hvo_panic(suite):
+    """Who panics while the other CPUs wait has to let them go on, so that they can be stopped."""
+    name = "hvo, a panic in a window"
+    result = boot(suite, name, "arm64", IMAGE, "hvo_pool --case panic", want=guest.SPLAT, mem="4G", timeout=900)
+    suite.check(f"arm64 {name}: all CPUs were stopped",
+                "stopping secondary CPUs" in result.console and "failed to stop" not in result.console)
 
 
 def removed(suite, matrix, arch, options, removals):
@@ -480,7 +495,7 @@ def removed(suite, matrix, arch, options, removals):
 
 def remove(suite, **every):
     """Remove the rules of architectures one after the other, all or some; print the matrix."""
-    matrix = sabotage_table.Matrix()
+    matrix = sabotage_table.Matrix({s.name: (s.names, s.failed) for s in DONE})
     for arch, complete in every.items():
         if not kernel(suite, arch, IMAGE):
             continue
@@ -709,10 +724,9 @@ def main():
         sys.exit(f"test.py: no suite {', '.join(unknown)}; there are {', '.join(known)}")
     subprocess.run(make("meter"), cwd=ROOT, check=True)
     LOGS.mkdir(parents=True, exist_ok=True)
-    done = []
     for name in names:
         suite = Suite(name)
-        done.append(suite)
+        DONE.append(suite)
         try:
             known[name](suite)
         except (subprocess.CalledProcessError, SystemExit, guest.GuestError) as error:
@@ -720,11 +734,11 @@ def main():
         suite.done()
 
     print("\nsummary")
-    for suite in done:
+    for suite in DONE:
         print(f"  {suite.name:12}{suite.passed:5} passed{len(suite.failed):5} failed{len(suite.skipped):5} skipped")
         for name in suite.failed:
             print(f"    failed: {name}")
-    passed, failed = sum(s.passed for s in done), sum(len(s.failed) for s in done)
+    passed, failed = sum(s.passed for s in DONE), sum(len(s.failed) for s in DONE)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 

@@ -3,26 +3,33 @@
  * Break-before-make of live vmemmap entries, while all other CPUs are paused.
  *
  * Between break and make there are no struct pages behind these entries. So nothing here
- * is instrumented, traced or able to warn, and page tables and pages are reached by their
- * linear addresses, which were looked up before.
+ * is instrumented, traced, probed (hence __flatten, see pause.c) or able to warn, and page
+ * tables and pages are reached by their linear addresses, which were looked up before.
  *
  * And changes without a pause: only of what nobody may write to, to a page with the same
  * contents.
  */
 
 #include <linux/hvo.h>
+#include <linux/kprobes.h>
 
 #include <asm/barrier.h>
+#include <asm/brk-imm.h>
 #include <asm/page.h>
 #include <asm/pause.h>
 #include <asm/tlbflush.h>
+
+/* Called between break and make, and not noinstr. */
+NOKPROBE_SYMBOL(copy_page);
+NOKPROBE_SYMBOL(system_supports_tlb_range);
+NOKPROBE_SYMBOL(read_tcr);
 
 static __always_inline u64 new_value(const struct hvo_run *run, u32 i)
 {
 	return run->values ? run->values[i] : run->value;
 }
 
-static __always_inline void invalidate(const struct hvo_window *w)
+static __always_inline __flatten void invalidate(const struct hvo_window *w)
 {
 	unsigned long pages = (w->end - w->start) >> PAGE_SHIFT;
 
@@ -36,13 +43,15 @@ static __always_inline void invalidate(const struct hvo_window *w)
 }
 
 /* Between break and make, for tests. */
-static __always_inline void stall(void)
+static __always_inline __flatten void stall(void)
 {
-	u64 begin = __arch_counter_get_cntvct();
-	u64 ticks = (u64)hvo_stall_us * arch_timer_get_cntfrq() / 1000000;
+	u64 begin = read_sysreg(cntvct_el0);
+	u64 ticks = (u64)hvo_stall_us * read_sysreg(cntfrq_el0) / 1000000;
 
-	while (__arch_counter_get_cntvct() - begin < ticks)
-		cpu_relax();
+	if (hvo_stall_us == HVO_STALL_DIES)
+		asm volatile("brk %0" : : "I" (FAULT_BRK_IMM));
+	while (read_sysreg(cntvct_el0) - begin < ticks)
+		isb();
 }
 
 /* Somebody else has written to an entry, or can be using it. Only looked at for tests. */
@@ -58,7 +67,7 @@ static __always_inline void stall(void)
  *
  * Context: all other CPUs are paused, or stopped in threads, and DAIF is masked.
  */
-void noinstr arch_hvo_apply(const struct hvo_window *w)
+void noinstr __flatten arch_hvo_apply(const struct hvo_window *w)
 {
 	const struct hvo_run *run, *end = w->runs + w->nr_runs;
 	u32 i;
@@ -93,6 +102,7 @@ void noinstr arch_hvo_apply(const struct hvo_window *w)
 	}
 	dsb(ishst);
 	isb();
+	check(arm64_cpus_are_stopped());
 }
 
 static void *page_of(u64 entry)

@@ -128,8 +128,8 @@ static inline void read_sizes(void)
 		closedir(dir);
 }
 
-/* Turns it on, or skips. */
-static inline void hvo_begin(void)
+/* Turns it on until exit, or skips. @debug: needs what is in HVO_DEBUG beside the counters. */
+static inline void hvo_begin(bool debug)
 {
 	psize = sysconf(_SC_PAGESIZE);
 	nr_cpus = sysconf(_SC_NPROCESSORS_ONLN);
@@ -139,11 +139,15 @@ static inline void hvo_begin(void)
 	ksft_print_header();
 	if (access(HVO_DEBUG "stats", R_OK))
 		ksft_exit_skip("needs CONFIG_HUGETLB_VMEMMAP_PAUSE\n");
-	set("/proc/sys/vm/hugetlb_optimize_vmemmap", "1");
+	if (debug && access(HVO_DEBUG "verify", R_OK))
+		ksft_exit_skip("needs CONFIG_HVO_DEBUG\n");
 	/* An emulated CPU may not run for many milliseconds. */
-	set_num(HVO_PARAM "ack_timeout_us", 200000);
-	set_num(HVO_PARAM "pause_budget_us", 1000000);
-	set_num(HVO_PARAM "duty_pct", 100);
+	if (!tlb_rs_setting("/proc/sys/vm/hugetlb_optimize_vmemmap", "1") ||
+	    !tlb_rs_setting(HVO_PARAM "strategy", "auto") ||
+	    !tlb_rs_setting(HVO_PARAM "ack_timeout_us", "200000") ||
+	    !tlb_rs_setting(HVO_PARAM "pause_budget_us", "1000000") ||
+	    !tlb_rs_setting(HVO_PARAM "duty_pct", "100"))
+		ksft_exit_fail_msg("HVO cannot be set up\n");
 }
 
 #endif

@@ -209,7 +209,7 @@ int main(int argc, char **argv)
 	}
 	if (!nr)
 		strategies[nr++] = "auto";
-	hvo_begin();
+	hvo_begin(false);
 	for (i = 0; i < nr_sizes; i++) {
 		if (optimizable(sizes[i])) {
 			small = small ?: sizes[i];
@@ -220,7 +220,7 @@ int main(int argc, char **argv)
 		ksft_exit_skip("needs two sizes of HugeTLB pages with two pages of struct pages\n");
 	snprintf(path, sizeof(path), HUGEPAGES, large, "demote_size");
 	snprintf(path + 64, sizeof(path) - 64, "%lukB", small);
-	if (!set(path, path + 64))
+	if (!tlb_rs_setting(path, path + 64))
 		ksft_exit_fail_msg("no demotion to %lu kB\n", small);
 
 	ksft_set_plan(1);
@@ -229,7 +229,6 @@ int main(int argc, char **argv)
 		for (i = 0; i < nr; i++)
 			ok &= cycle(strategies[(p + i) % nr], pages);
 	}
-	set(HVO_PARAM "strategy", "auto");
 	ksft_test_result(ok && memmap() == before, "hvo_bench: %ld pages of %lu kB\n", pages,
 			 large);
 	ksft_finished();

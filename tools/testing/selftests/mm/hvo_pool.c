@@ -13,10 +13,14 @@
  * stop     everything with stop_machine().
  * live     everything with strategy=nopause, while each CPU reads all struct pages; and what one
  *          strategy has changed is undone with the other.
- * hotplug  a CPU goes and comes while pools are resized.
+ * hotplug  a CPU goes and comes while pools are resized: no pause meanwhile.
  * offline  a page frame of a free page of a pool is soft-offlined.
  * race     a reference is taken late to a page that became a tail meanwhile.
  * fail     allocations fail at random: each page is changed completely or not at all.
+ *
+ * Only if asked for:
+ *
+ * panic    a CPU panics in a window.
  *
  * With --seconds, instead: pools of random sizes, by strategies at random, whatever else there is
  * in the memory.
@@ -35,6 +39,7 @@
 #define KPF_HUGE		17
 
 static int rounds = 2;
+static const char *skip;
 
 /* At most this many, or how many fit of what there is to spare. */
 static long few(unsigned long kb, long most)
@@ -429,16 +434,21 @@ static bool test_hotplug(void)
 
 	if (nr_cpus < 2)
 		return true;
+	/* So that a CPU comes in a window, if it can. */
+	set_num(HVO_DEBUG "stall_us", 10000);
 	pthread_create(&thread, NULL, hotplug, NULL);
-	for (int r = 0; r < 10 * rounds; r++) {
+	for (int r = 0; r < 10 * rounds || (r < 100 * rounds && !skip && stat_of("busy") == busy);
+	     r++) {
 		ok &= resize(kb, want) == want;
 		ok &= !resize(kb, 0);
 	}
+	set_num(HVO_DEBUG "stall_us", 0);
 	__atomic_store_n(&hotplug_stop, true, __ATOMIC_RELAXED);
 	pthread_join(thread, NULL);
+	busy = stat_of("busy") - busy;
 	ksft_print_msg("%ld times offline and online, %ld pauses had to wait for that\n",
-		       nr_hotplugs, stat_of("busy") - busy);
-	return ok && nr_hotplugs && memmap() == before && verify(0);
+		       nr_hotplugs, busy);
+	return ok && nr_hotplugs && busy && memmap() == before && verify(0);
 }
 
 static bool test_fail(void)
@@ -604,10 +614,20 @@ static bool test_churn(int seconds)
 	return resized && !violations;
 }
 
+/* Nothing returns from this. */
+static bool test_panic(void)
+{
+	set("/proc/sys/kernel/panic_on_oops", "1");
+	set_num(HVO_DEBUG "stall_us", UINT32_MAX);
+	resize(small_size(), 1);
+	return false;
+}
+
 static const struct {
 	const char *name;
 	bool (*test)(void);
 	bool (*possible)(void);
+	bool on_demand;
 } cases[] = {
 	{ .name = "pool", .test = test_pool },
 	{ .name = "demote", .test = test_demote, .possible = can_demote },
@@ -621,6 +641,7 @@ static const struct {
 	{ .name = "race", .test = test_race },
 	{ .name = "fail", .test = test_fail },
 	{ .name = "offline", .test = test_offline },
+	{ .name = "panic", .test = test_panic, .on_demand = true },
 };
 
 int main(int argc, char **argv)
@@ -632,7 +653,7 @@ int main(int argc, char **argv)
 		{ "skip", required_argument, NULL, 's' },
 		{ },
 	};
-	const char *only = NULL, *skip = NULL;
+	const char *only = NULL;
 	unsigned int i, planned = 0;
 	int c, seconds = 0;
 
@@ -654,9 +675,7 @@ int main(int argc, char **argv)
 			return KSFT_FAIL;
 		}
 	}
-	hvo_begin();
-	if (access(HVO_DEBUG "verify", R_OK))
-		ksft_exit_skip("needs CONFIG_HVO_DEBUG\n");
+	hvo_begin(true);
 	if (skip && !set(HVO_DEBUG "skip_hook", skip))
 		ksft_exit_fail_msg("no hook %s\n", skip);
 
@@ -666,10 +685,10 @@ int main(int argc, char **argv)
 		ksft_finished();
 	}
 	for (i = 0; i < ARRAY_SIZE(cases); i++)
-		planned += !only || !strcmp(only, cases[i].name);
+		planned += only ? !strcmp(only, cases[i].name) : !cases[i].on_demand;
 	ksft_set_plan(planned);
 	for (i = 0; i < ARRAY_SIZE(cases); i++) {
-		if (only && strcmp(only, cases[i].name))
+		if (only ? strcmp(only, cases[i].name) : cases[i].on_demand)
 			continue;
 		if (cases[i].possible && !cases[i].possible())
 			ksft_test_result_skip("hvo: %s\n", cases[i].name);
