@@ -105,7 +105,8 @@ static bool nobody_writes(const struct address_space *mapping)
 /*
  * A file's content stays what it is as long as nobody has write access to it. Whoever
  * gets that increments i_writecount, and then looks at the flag, migrc_write_access();
- * here it is the other way round, so that one of the two sees the other.
+ * here it is the other way round, the last time in migrc_still_frozen(), so that one of
+ * the two sees the other.
  *
  * The folio is locked: ext4 changes a mapping's flags, not atomically, when it has none.
  */
@@ -124,8 +125,7 @@ static bool freeze(struct folio *src)
 
 	if (!test_bit(AS_MIGRC, &mapping->flags))
 		set_bit(AS_MIGRC, &mapping->flags);
-	/* Pairs with the full barrier of atomic_inc_unless_negative() */
-	smp_mb();
+	/* A hint: migrc_still_frozen() looks again, after a barrier. */
 	return nobody_writes(mapping);
 }
 
