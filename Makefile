@@ -13,9 +13,11 @@ GUEST = $(PYTHON) tools/guest/guest.py
 # Not passed on unless given: "auto" prefers 7.3.
 kver_asked = $(if $(filter file,$(origin KVER)),auto,$(KVER))
 where = $(if $(KDIR),--kdir '$(KDIR)') --kver $(kver_asked)
+# dash does not expand the ~ of make INITRD=~/my.gz; kernel.py does it for itself.
+home = $(patsubst ~/%,$(HOME)/%,$(1))
 IMAGE = build/$(KVER)/$(ARCH)-$(VARIANT)/$(if $(filter x86_64,$(ARCH)),bzImage,Image)
 guest_options = --arch $(ARCH) --kernel $(IMAGE) $(if $(CPU),--cpu '$(CPU)') $(if $(SMP),--smp $(SMP)) \
-	$(if $(MEM),--mem $(MEM)) $(if $(DISK),--disk '$(DISK)') $(if $(APPEND),--append '$(APPEND)') \
+	$(if $(MEM),--mem $(MEM)) $(if $(DISK),--disk '$(call home,$(DISK))') $(if $(APPEND),--append '$(APPEND)') \
 	$(if $(filter-out 0,$(METER)),--meter) $(if $(filter-out 0,$(ORACLE)),--oracle) \
 	$(if $(TIMEOUT),--timeout $(TIMEOUT))
 
@@ -87,8 +89,14 @@ build/%/Image build/%/bzImage:
 
 plugin = $(if $(filter-out 0,$(METER) $(ORACLE)),meter)
 
+# Before a kernel is built for it.
+$(IMAGE): | initrd
+
+initrd:
+	@$(if $(INITRD),test -f '$(call home,$(INITRD))' || { echo 'error: INITRD=$(INITRD): no such file' >&2; exit 1; })
+
 boot: $(IMAGE) $(plugin)
-	@$(GUEST) boot $(guest_options) $(if $(INITRD),--initrd '$(INITRD)',--job '$(or $(JOB),uname -a)')
+	@$(GUEST) boot $(guest_options) $(if $(INITRD),--initrd '$(call home,$(INITRD))',--job '$(or $(JOB),uname -a)')
 
 shell: $(IMAGE) $(plugin)
 	@$(GUEST) shell $(guest_options)
@@ -140,5 +148,5 @@ clean:
 distclean:
 	rm -rf build
 
-.PHONY: help kernel boot shell run test bench selftests soak sabotage matrix coverage guest-tools meter programs doctor check \
-	setup source edit refresh apply unapply series deb deb-config clean distclean
+.PHONY: help kernel boot initrd shell run test bench selftests soak sabotage matrix coverage guest-tools meter programs \
+	doctor check setup source edit refresh apply unapply series deb deb-config clean distclean

@@ -42,6 +42,17 @@ def dotted(v):
     return ".".join(map(str, v))
 
 
+def one_of(variable, value, values):
+    """A variable of make: argparse looks at no default of choices=, and complains of options that nobody gave."""
+    if value not in values:
+        raise Fail(f"{variable}={value}: one of {', '.join(values)}")
+
+
+def given(variable):
+    """What the caller names in a variable, or ""; dash does not expand the ~ of make RUSTC=~/rustc."""
+    return os.path.expanduser(os.environ.get(variable) or "")
+
+
 def output(cmd, **kw):
     """Standard output of cmd, or "" where it cannot run or fails."""
     try:

@@ -22,7 +22,7 @@ import overlay
 import series
 import source
 import toolchain
-from common import (BUILD, ROOT, Fail, Progress, dotted, lock, logged, main, need_space, say, sha256)
+from common import (BUILD, ROOT, Fail, Progress, dotted, lock, logged, main, need_space, one_of, say, sha256)
 
 IMAGES = {"arm64": "arch/arm64/boot/Image", "x86_64": "arch/x86/boot/bzImage"}
 # Further fragments on top of the checked image; arm64 has pages of more than 4 KiB, x86_64 can do without SMP.
@@ -170,6 +170,16 @@ def options(text):
     return found
 
 
+def not_taken(config, frags, arch, kver):
+    """The options of the fragments that a .config has otherwise."""
+    want = {}
+    for f in frags:
+        want |= options(f.read_text(encoding="utf-8"))
+    got = options(config.read_text(encoding="utf-8"))
+    return [f"{o}={v} (is {got.get(o, 'n')})" for o, v in want.items() if got.get(o, "n") != v and
+            not {(k, a, o) for k in (kver, "*") for a in (arch, "*")} & MAY_BE_OFF]
+
+
 def configure(make, env, src, out, arch, frags, kver, base="tinyconfig"):
     """.config from a target of make, or a file, and the fragments; unchanged content keeps its time."""
     kconfigs = [f for k, f in overlay.overlay_files().items() if Path(k).name.startswith("Kconfig")]
@@ -179,7 +189,13 @@ def configure(make, env, src, out, arch, frags, kver, base="tinyconfig"):
                      str(base) + (sha256(base) if isinstance(base, Path) else "")])
     config = out / ".config"
     if config.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == key:
-        return
+        # A make there without our variables has no Rust, and writes a configuration that has none.
+        if not (lost := not_taken(config, frags, arch, kver)):
+            return
+        shutil.copy2(config, out / ".config.lost")
+        mine = "make deb CONFIG='file own.fragment'" if frags[0].stem == "deb" else "change the fragment in config/"
+        say(f"{config} was changed: {', '.join(lost)}\n  configuring it anew; what it was is in .config.lost beside it; to "
+            f"have these otherwise: {mine}")
     stamp.unlink(missing_ok=True)
     old = (config.read_bytes(), config.stat()) if config.exists() else None
     log = out / "config.log"
@@ -188,13 +204,7 @@ def configure(make, env, src, out, arch, frags, kver, base="tinyconfig"):
               f'"{src}/scripts/kconfig/merge_config.sh" -m -O "{out}" "{config}" ' +
               " ".join(f'"{f}"' for f in frags) + '\n"$@" olddefconfig\n')
     logged(["bash", "-c", script, "-", *make], log, f"configuring {out.name}", env=env)
-    want = {}
-    for f in frags:
-        want |= options(f.read_text(encoding="utf-8"))
-    got = options(config.read_text(encoding="utf-8"))
-    bad = [f"{o}={v} (is {got.get(o, 'n')})" for o, v in want.items() if got.get(o, "n") != v and
-           not {(k, a, o) for k in (kver, "*") for a in (arch, "*")} & MAY_BE_OFF]
-    if bad:
+    if bad := not_taken(config, frags, arch, kver):
         reason = ""
         if any("CONFIG_RUST=" in b for b in bad):
             p = subprocess.run([*make, "rustavailable"], env=env, capture_output=True, text=True, check=False)
@@ -231,10 +241,8 @@ OBJECT = re.compile(r"  (?:CC|AS|RUSTC|RUSTDOC|LD|AR|HOSTCC|BINDGEN|EXPORTS|GEN|
 
 
 def build(a):
-    if a.arch not in IMAGES:
-        raise Fail(f"ARCH={a.arch}: one of {', '.join(IMAGES)}")
-    if a.variant not in (OBJECT_VARIANTS if a.objects else VARIANTS):
-        raise Fail(f"VARIANT={a.variant}: one of {', '.join(VARIANTS)}")
+    one_of("ARCH", a.arch, IMAGES)
+    one_of("VARIANT", a.variant, OBJECT_VARIANTS if a.objects else VARIANTS)
     if a.variant in PAGE_SIZES and a.arch != "arm64":
         raise Fail(f"VARIANT={a.variant}: {a.arch} has pages of 4 KiB only")
     if a.variant == "up" and a.arch != "x86_64":
@@ -291,12 +299,17 @@ def deb_config(a):
     return name, []
 
 
+def deb_fragments(arch, base):
+    """All three options where they can be: with PREEMPT_RT there is no pause."""
+    rt = isinstance(base, Path) and options(base.read_text(errors="replace")).get("CONFIG_PREEMPT_RT") == "y"
+    return ["deb", "release"] + (["hvo"] if arch == "arm64" and not rt else [])
+
+
 def deb(a):
     """linux-image and linux-headers packages, by the tree's own bindeb-pkg."""
-    if a.arch not in IMAGES:
-        raise Fail(f"ARCH={a.arch}: one of {', '.join(IMAGES)}")
+    one_of("ARCH", a.arch, IMAGES)
     start, more = deb_config(a)
-    toolchain.need(["deb"])
+    toolchain.need(["kernel", "deb"])
     variables, extra = toolchain.kernel_tools()
     name, base, ident = base_tree(a.kver, a.kdir)
     src = patched_tree(name, base, ident).path
@@ -305,13 +318,15 @@ def deb(a):
     out.mkdir(parents=True, exist_ok=True)
     env = {k: v for k, v in os.environ.items() if k not in PRIVATE} | extra | {"LC_ALL": "C"}
     make = ["make", "-C", str(src), f"O={out}", f"ARCH={a.arch}", *variables]
-    configure(make, env, src, out, a.arch, [ROOT / "config" / f"{f}.fragment" for f in ("deb", "release")] + more, name,
-              start)
+    frags = [ROOT / "config" / f"{f}.fragment" for f in deb_fragments(a.arch, start)]
+    configure(make, env, src, out, a.arch, frags + more, name, start)
     # What the packages need was looked for above; dpkg would look for packages of the other architecture, too.
     command = [*make, JOBS, "bindeb-pkg", "DPKG_FLAGS=--no-check-builddeps"]
     if a.only_configure:
-        say(f"{out / '.config'}: from {start}; change it with: {shlex.join([*make, 'menuconfig'])}")
-        print(shlex.join(["env", *(f"{k}={v}" for k, v in sorted(extra.items())), *command]))
+        # Both with it: a make that does not find the library source or libclang turns Rust off.
+        prefix = ["env", *(f"{k}={v}" for k, v in sorted(extra.items()))]
+        say(f"{out / '.config'}: from {start}; change it with: {shlex.join([*prefix, *make, 'menuconfig'])}")
+        print(shlex.join([*prefix, *command]))
         return 0
     if not (out / "vmlinux").exists():
         need_space(out, 15, "the kernel of a distribution")
@@ -347,14 +362,18 @@ def cli():
                                        "series"))
     p.add_argument("--arch", default="arm64")
     p.add_argument("--variant", default="release")
-    p.add_argument("--kver", default="auto", choices=("auto", *source.KVERS))
-    p.add_argument("--kdir")
+    p.add_argument("--kver", default="auto")
+    # dash does not expand the ~ of make OUT=~/out.
+    p.add_argument("--kdir", type=os.path.expanduser)
     p.add_argument("--patch")
-    p.add_argument("--out")
-    p.add_argument("--config", nargs="+")
+    p.add_argument("--out", type=os.path.expanduser)
+    p.add_argument("--config", nargs="+", type=os.path.expanduser)
     p.add_argument("--only-configure", action="store_true")
     p.add_argument("--objects", nargs="+")
     a = p.parse_args()
+    source.check(a.kver)
+    if a.command == "edit" and not a.patch:
+        raise Fail("name the patch: make edit PATCH=NAME")
     if a.command in ("apply", "unapply", "edit", "refresh", "tree") and not shutil.which("quilt"):
         raise Fail("quilt not found\n  sudo apt-get install -y quilt")
     if a.command in ("apply", "unapply"):
@@ -378,8 +397,6 @@ def cli():
         tree, base = need_patched(a)
         if a.command == "refresh":
             return overlay.refresh(tree, base, a.patch)
-        if not a.patch:
-            raise Fail("name the patch: make edit PATCH=NAME")
         return overlay.edit(tree, a.patch)
 
 

@@ -13,12 +13,14 @@ import filecmp
 import fnmatch
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
-from common import ROOT, Fail, dotted, say, sha256
+import toolchain
+from common import BUILD, ROOT, Fail, dotted, say, sha256
 from source import KVERS
 
 STATE = ".tlb-rs"
@@ -46,7 +48,8 @@ def is_patched(tree):
     """How the tree came to carry our files, or None."""
     if (tree / STATE / "manifest").exists() or (tree / STATE / "pc").exists():
         return "make apply"
-    if any((tree / f).exists() for f in ("mm/Kconfig.rust", "mm/tlb_batch")):
+    # Files: a directory may be left, with objects in it.
+    if any((tree / f).is_file() for f in ("mm/Kconfig.rust", "include/linux/tlb_batch.h")):
         return "other means (git am or patch)"
     return None
 
@@ -120,14 +123,14 @@ class Tree:
             files += re.findall(r"can't find file to patch.*?^\|\+\+\+ (?:b/)?(\S+)", out, re.S | re.M)
             names = ", ".join(f.removesuffix(".rej") for f in files) or "a file"
             if "does not remove" in m.group():
-                return (f"patch {m.group(1)} cannot be taken off: {names} was edited in {self.path}\n"
-                        f"  keep the edit: make refresh PATCH={m.group(1)}; or drop it: undo it in the tree")
+                return (f"patch {m.group(1)} cannot be taken off: {names} was edited in {self.path}\n" +
+                        self.keep_edits(self.touched(m.group(1)), m.group(1)))
             return (f"patch {m.group(1)} does not apply to {names} in {self.path} (Linux {dotted(self.ver)})\n" +
                     "\n".join("  " + l for l in out.splitlines() if "FAILED" in l or "can't find" in l) +
                     f"\n  fix patches/{m.group(1)}, or add one for this version as patches/{dotted(self.ver[:2])}/{m.group(1)}")
         if m := re.search(r"patch (\S+) needs to be refreshed", out):
-            return (f"{self.path} has edits in files of patch {m.group(1)} that are not written back\n"
-                    f"  make refresh PATCH={m.group(1)}")
+            return (f"{self.path} has edits in files of patch {m.group(1)} that are not written back\n" +
+                    self.keep_edits(self.touched(m.group(1)), m.group(1)))
         return "quilt: " + out.strip()
 
     def applied(self):
@@ -179,11 +182,12 @@ class Tree:
             same += 1
         if same == len(want) == len(have):
             return
+        # Ask first: popping half of the series and then stopping helps nobody, and save_clean() would take an edit for
+        # what the series made.
+        self.refuse_edits()
         before = {f: (sha256(self.path / f), (self.path / f).stat()) for f in self.patched_files()
                   if (self.path / f).exists()}
         if have[same:]:
-            # Ask first: popping half of the series and then stopping helps nobody.
-            self.refuse_edits()
             busy.touch()
             self.quilt("pop", have[same - 1] if same else "-a")
         self.state.mkdir(exist_ok=True)
@@ -223,9 +227,36 @@ class Tree:
 
     def refuse_edits(self):
         if e := self.edited():
-            owner = next(p for p in reversed(self.applied()) if e[0] in self.touched(p))
-            raise Fail(f"{self.path}: {', '.join(e)} was edited and not written back to the series\n"
-                       f"  keep the edit: make refresh PATCH={owner}; or drop it: cp {self.state}/clean/{e[0]} {self.path}/{e[0]}")
+            # The last one: make refresh asks for it before any other.
+            owner = next(p for p in reversed(self.applied()) if set(e) & set(self.touched(p)))
+            raise Fail(f"{self.path}: {', '.join(e)} was edited and not written back to the series\n" +
+                       self.keep_edits(e, owner))
+
+    def in_build(self):
+        """Whether make refresh looks at it: not at a tree of the user's own."""
+        return self.path.name == "linux" and self.path.parent.parent == BUILD
+
+    def keep_edits(self, files, patch):
+        """What to do about edits of patched files."""
+        there, saved = (shlex.quote(str(p)) for p in (self.path, f"{self.path}-edits.diff"))
+        each = f"(cd {there} && for f in {' '.join(map(shlex.quote, files))}; do "
+        drop = each + f"cp {STATE}/clean/$f $f; done)"
+        if self.in_build():
+            return f"  keep the edit: make refresh PATCH={patch}; or drop it:\n    {drop}"
+        return (f"  save the edits:\n    {each}diff -uN {STATE}/clean/$f $f; done) > {saved}\n"
+                f"  drop them in the tree:\n    {drop}\n"
+                f"  then the same command again, and to have them back:\n    patch -d {there} -p0 < {saved}")
+
+    def keep_new(self, files):
+        """The same about edits of new files."""
+        there, saved = (shlex.quote(str(p)) for p in (self.path, f"{self.path}-edits"))
+        names = " ".join(map(shlex.quote, files))
+        drop = f"(cd {there} && rm {names})"
+        if self.in_build():
+            return f"  keep the edit: make refresh; or drop it:\n    {drop}"
+        return ("  move the edits away, and then the same command again:\n"
+                f"    (mkdir -p {saved} && cd {there} && cp --parents {names} {saved} && rm {names})\n"
+                f"  they belong into {self.root}")
 
     # ---- new files
 
@@ -258,12 +289,15 @@ class Tree:
         """Copy what differs; a file with the same content keeps its time."""
         self.refuse_conflicts()
         files, m = overlay_files(self.root), self.manifest()
-        changed = set(self.changed_overlay())
+        changed = [f for f in self.changed_overlay() if (self.path / f).exists()]
+        if edited := [f for f in changed if f in files and sha256(self.path / f) != sha256(files[f])]:
+            raise Fail(f"{', '.join(edited)} was edited in the tree {self.path}, and differs from the repository's\n" +
+                       self.keep_new(edited))
+        if gone := [f for f in changed if f not in files]:
+            raise Fail(f"{', '.join(gone)} was edited in the tree {self.path}, but the repository no longer has it\n"
+                       f"  remove it: (cd {shlex.quote(str(self.path))} && rm {' '.join(map(shlex.quote, gone))})")
         for f, src in files.items():
             dst, digest = self.path / f, sha256(src)
-            if f in changed and dst.exists() and sha256(dst) != digest:
-                raise Fail(f"{dst} was edited in the tree, and differs from the repository's {f}\n"
-                           f"  keep the edit: make refresh; or drop it: rm {dst}")
             if f not in m:	# noted before it is there, so that an interruption cannot orphan it
                 m[f] = digest
                 self.write_manifest(m)
@@ -272,9 +306,6 @@ class Tree:
                 shutil.copy(src, dst)
             m[f] = digest
         for f in [f for f in m if f not in files]:
-            if f in changed and (self.path / f).exists():
-                raise Fail(f"{self.path / f} was edited in the tree, but the repository no longer has it\n"
-                           f"  remove it: rm {self.path / f}")
             self.remove(f)
             del m[f]
         self.write_manifest(m)
@@ -296,8 +327,7 @@ class Tree:
         """Back to the tree as it was."""
         self.refuse_edits()
         if c := [f for f in self.changed_overlay() if (self.path / f).exists()]:
-            raise Fail(f"{', '.join(c)} in {self.path} was edited since it was copied there\n"
-                       "  move the edits away first: the file would be removed")
+            raise Fail(f"{', '.join(c)} in {self.path} was edited since it was copied there\n" + self.keep_new(c))
         if self.applied():
             self.quilt("pop", "-a")
         for f in self.manifest():
@@ -339,6 +369,18 @@ def supported(ver, root=ROOT):
     return dotted(ver[:2]) == KVERS[0] or (root / "patches" / dotted(ver[:2])).is_dir()
 
 
+def hint(kdir):
+    """The commands that turn the options on, with the tools that make kernel would use, if they are here."""
+    options = ["RUST", "RUST_TLB_BATCH", "MIGRC", "MIGRC_FILE"]
+    if (kdir / "arch/arm64").is_dir():
+        options.append("HUGETLB_VMEMMAP_PAUSE")	# olddefconfig of another architecture drops it
+    make = ["make", "LLVM=1"]
+    # Without these the tree's make finds no Rust, and turns it off.
+    if tools := toolchain.tools_here():
+        make = ["env", *(f"{k}={v}" for k, v in sorted(tools[1].items())), "make", *tools[0]]
+    return f"scripts/config {' '.join(f'-e {o}' for o in options)} && {shlex.join(make)} olddefconfig"
+
+
 def apply(kdir, root=ROOT):
     """All of it or nothing, after a trial on copies."""
     kdir = Path(kdir).resolve()
@@ -374,7 +416,7 @@ def apply(kdir, root=ROOT):
         f"  listed in {STATE}/manifest and {STATE}/patches/series\n"
         "  options: make menuconfig there, General setup: Rust support; at the end of Memory Management options:\n"
         "  Batch TLB invalidation of unmapped pages in ranges, and the next ones; or there:\n"
-        "    scripts/config -e RUST -e RUST_TLB_BATCH -e MIGRC -e MIGRC_FILE && make LLVM=1 olddefconfig\n"
+        f"    {hint(kdir)}\n"
         "  what a build needs: make doctor; a package of it: make deb\n"
         f"  undo: make unapply KDIR={kdir}")
     return 0

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from common import CACHE, Fail, dotted, lock, need_space, output, say, sha256, version, Progress
+from common import CACHE, Fail, dotted, given, lock, need_space, one_of, output, say, sha256, version, Progress
 
 # patches/ is for the first; others have a directory of their own in it.
 KVERS = ("7.3", "7.2")
@@ -150,8 +150,14 @@ def cached(kver):
     return max(trees, key=lambda d: version(d.name), default=None)
 
 
+def check(kver):
+    if kver != "auto":
+        one_of("KVER", kver, KVERS)
+
+
 def linux(kver):
     """(kver, tree) of the stock source; kver "auto" prefers KVERS[0] and falls back."""
+    check(kver)
     wanted = KVERS if kver == "auto" else (kver,)
     with lock(CACHE / "lock", "download"):
         for k in wanted:
@@ -173,13 +179,14 @@ def linux(kver):
 
 
 def have_rust_lib(rustc, v):
-    sysroot = output([rustc, "--print", "sysroot"]).strip()
-    for lib in (os.environ.get("RUST_LIB_SRC"), Path(sysroot, "lib/rustlib/src/rust/library"),
-                Path(f"/usr/src/rustc-{dotted(v)}/library"),    # Ubuntu's
-                CACHE / f"rust-src-{dotted(v)}/library"):
-        if lib and Path(lib, "core/src/lib.rs").exists():
-            return Path(lib)
-    return None
+    if lib := given("RUST_LIB_SRC"):
+        places = [Path(lib).absolute()]
+    else:
+        sysroot = output([rustc, "--print", "sysroot"]).strip()
+        places = [Path(sysroot, "lib/rustlib/src/rust/library"),
+                  Path(f"/usr/src/rustc-{dotted(v)}/library"),    # Ubuntu's
+                  CACHE / f"rust-src-{dotted(v)}/library"]
+    return next((lib for lib in places if (lib / "core/src/lib.rs").exists()), None)
 
 
 def rust_lib(rustc, v):

@@ -112,6 +112,11 @@ class Case(unittest.TestCase):
             places.append(place)
         self.env["PATH"] = ":".join(places)
 
+    def library(self):
+        lib = self.dir / "library"
+        write(lib, {"core/src/lib.rs": ""})
+        self.env["RUST_LIB_SRC"] = str(lib)
+
     def run_tool(self, *args, prefix=()):
         p = subprocess.run([*prefix, sys.executable, self.repo / "tools/kernel/kernel.py", *args], env=self.env,
                            cwd=self.repo, text=True, capture_output=True, timeout=120, check=False)
@@ -186,10 +191,27 @@ class Errors(Case):
         self.path(rustc=NEW_RUSTC, bindgen=FAKE_BINDGEN, **NO_APT)
         self.fails(self.build, "no library source for rustc 1.99.9", "rustup component add rust-src", "RUST_LIB_SRC=")
 
-    def library(self):
-        lib = self.dir / "library"
-        write(lib, {"core/src/lib.rs": ""})
-        self.env["RUST_LIB_SRC"] = str(lib)
+    def test_named_tools(self):
+        """Who names a tool that is not there gets no other one, and no packages."""
+        old = self.dir / "old"
+        write(self.dir, {"old": "#!/bin/sh\necho old 0.60.1\n"})
+        old.chmod(0o755)
+        self.path(("bison", "dh_prep"), **{"apt-get": f"echo $* >> {self.dir}/installed\n"})
+        self.env |= {"INSTALL": "1", "HOME": str(self.dir)}
+        for variable, value, what in (
+                ("RUSTC", "/nonexistent", "RUSTC=/nonexistent: no such program"),
+                ("RUSTC", "~/old", f"RUSTC={old}: 0.60.1, but 1.85.0 or newer"),
+                ("LLVM", "-99", "LLVM=-99: no such program: clang-99, ld.lld-99"),
+                ("LLVM", "/nonexistent/", "LLVM=/nonexistent/: no such program: /nonexistent/clang"),
+                ("BINDGEN", "/nonexistent", "BINDGEN=/nonexistent: no such program"),
+                ("BINDGEN", str(old), f"BINDGEN={old}: 0.60.1, but 0.71.1 or newer"),
+                ("RUST_LIB_SRC", "/nonexistent", "RUST_LIB_SRC=/nonexistent: no core/src/lib.rs")):
+            with self.subTest(variable=variable, value=value):
+                self.env[variable] = value
+                self.fails(self.build, what, f"leave out {variable}")
+                self.fails(("deb", "--config", "defconfig"), what)
+                del self.env[variable]
+                self.assertFalse((self.dir / "installed").exists())
 
     def test_package_in_no_suite(self):
         self.library()
@@ -265,6 +287,24 @@ class Errors(Case):
     def test_bad_variables(self):
         self.fails(("build", "--arch", "riscv"), "ARCH=riscv", "arm64, x86_64")
         self.fails(("build", "--variant", "fast"), "VARIANT=fast", "stock")
+        for args in (("source",), ("deb", "--config", "defconfig"), ("tree", "--kdir", self.kdir)):
+            self.fails((*args, "--kver", "6.1"), "KVER=6.1: one of 7.3, 7.2")
+
+    def test_before_anything_is_copied_or_built(self):
+        self.fails(("edit", "--kdir", self.kdir), "make edit PATCH=NAME")
+        self.assertFalse((self.repo / "build").exists())
+        shutil.copy(common.ROOT / "Makefile", self.repo)
+        self.env["HOME"] = str(self.dir)
+        for initrd, status in (("/nonexistent", 2), ("~/none.gz", 2), ("~/my.gz", 0)):
+            write(self.dir, {"my.gz": ""})
+            p = subprocess.run(["make", "boot", f"INITRD={initrd}", "PYTHON=echo"], env=self.env, cwd=self.repo, text=True,
+                               capture_output=True, check=False)
+            self.assertEqual(status, p.returncode, p.stderr)
+            self.assertEqual("kernel.py build" in p.stdout, not status)
+            if status:
+                self.assertIn(f"INITRD={initrd}: no such file", p.stderr)
+            else:
+                self.assertIn(f"--initrd {self.dir}/my.gz", p.stdout)
 
     def test_kdir_is_no_kernel(self):
         (self.kdir / "mm/Kconfig").unlink()
@@ -330,6 +370,76 @@ class Own(Case):
             self.fails(("unapply", "--kdir", self.kdir), f, "edit")
             write(self.kdir, {f: original})
         self.ok("unapply", "--kdir", self.kdir)
+
+    def shell(self, text):
+        """What a message of ours says to type."""
+        p = subprocess.run(["sh", "-c", text], env=self.env, cwd="/", text=True, capture_output=True, check=False)
+        self.assertEqual("", p.stderr)
+
+    def test_advice_about_edits(self):
+        """Commands that a refusal prints work on a tree of the user's own, for all files that were edited."""
+        third = PATCH1.replace("rmap", "vmscan").replace("first", "third")
+        write(self.repo, {"patches/3.patch": third, "patches/series": "1.patch\n2.patch\n3.patch\n"})
+        self.ok("apply", "--kdir", self.kdir)
+        for f in ("mm/rmap.c", "mm/vmscan.c"):
+            with open(self.kdir / f, "a", encoding="utf-8") as file:
+                file.write("int mine;\n")
+        out = self.fails(("unapply", "--kdir", self.kdir), "mm/rmap.c, mm/vmscan.c was edited")
+        self.assertNotIn("make refresh", out)
+        save, drop, back = re.findall(r"(?m)^    (.*)", out)
+        for command in (save, drop):
+            self.shell(command)
+        self.ok("unapply", "--kdir", self.kdir)
+        self.shell(back)
+        for f in ("mm/rmap.c", "mm/vmscan.c"):
+            self.assertEqual(RMAP + "int mine;\n", (self.kdir / f).read_text())
+
+    def test_advice_about_edits_of_new_files(self):
+        ours = ("mm/Kconfig.rust", "mm/tlb_batch/lib.rs")
+        before = contents(self.kdir)
+        self.ok("apply", "--kdir", self.kdir)
+        write(self.kdir, {f: "mine" for f in ours})
+        write(self.repo, {"Kconfig.rust": "newer", "mm/tlb_batch/lib.rs": "newer"})
+        for command in ("apply", "unapply"):
+            out = self.fails((command, "--kdir", self.kdir), ", ".join(ours))
+            self.assertNotIn("make refresh", out)
+        self.shell(re.search(r"(?m)^    (.*)", out).group(1))
+        self.ok("unapply", "--kdir", self.kdir)
+        self.assertEqual(before, contents(self.kdir))
+        for f in ours:
+            self.assertEqual("mine", Path(f"{self.kdir}-edits", f).read_text())
+
+    def test_longer_series_on_edits(self):
+        """An edit is not taken for what the series made: the next unapply could not take it off."""
+        self.ok("apply", "--kdir", self.kdir)
+        write(self.kdir, {"mm/rmap.c": (self.kdir / "mm/rmap.c").read_text().replace("second", "mine")})
+        write(self.repo, {"patches/3.patch": PATCH1.replace("rmap", "vmscan"),
+                          "patches/series": "1.patch\n2.patch\n3.patch\n"})
+        self.fails(("apply", "--kdir", self.kdir), "mm/rmap.c was edited", "save the edits")
+
+    def test_left_directory(self):
+        """Of objects of what was taken off."""
+        write(self.kdir, {"mm/tlb_batch/lib.o": "object"})
+        self.ok("apply", "--kdir", self.kdir)
+        self.ok("unapply", "--kdir", self.kdir)
+
+    def test_hint(self):
+        """The commands that turn the options on name the tools that make kernel would use."""
+        self.library()
+        self.path(rustc=NEW_RUSTC, bindgen=FAKE_BINDGEN)
+        out = self.ok("apply", "--kdir", self.kdir)
+        self.assertRegex(out, rf"-e MIGRC_FILE && env .*RUST_LIB_SRC={self.dir}/library make LLVM=\S+ "
+                              rf"RUSTC={self.dir}/bin/rustc BINDGEN={self.dir}/bin/bindgen olddefconfig\n")
+        self.ok("unapply", "--kdir", self.kdir)
+        self.path(("rustc",))
+        write(self.kdir, {"arch/arm64/Kconfig": ""})
+        self.assertIn(" -e HUGETLB_VMEMMAP_PAUSE && make LLVM=1 olddefconfig\n", self.ok("apply", "--kdir", self.kdir))
+
+    def test_home(self):
+        """~ in a variable that the shell did not expand."""
+        self.env["HOME"] = str(self.dir)
+        self.ok("apply", "--kdir", "~/linux")
+        self.ok("unapply", "--kdir", "~/linux")
 
     def test_no_series(self):
         shutil.rmtree(self.repo / "patches")
@@ -451,6 +561,25 @@ class Doctor(Case):
             rustc="1.75.0", bindgen="0.66.1", **{"rustc_1.85": "1.85.1", "bindgen_0.71": "0.71.1"})})
         self.doctor(1, " rustc-1.85 rust-1.85-src bindgen-0.71")
 
+    def test_named_tools(self):
+        """What a variable names and is not there is the fault, and no package mends it."""
+        self.path(("bindgen", "cargo", "bison"))
+        for variable, value, what in (("RUSTC", "/nonexistent", "no such program"), ("LLVM", "-99", "clang-99"),
+                                      ("BINDGEN", "/nonexistent", "no such program"),
+                                      ("RUST_LIB_SRC", "/nonexistent", "no core/src/lib.rs there")):
+            self.env[variable] = value
+            out = self.doctor(1, f"{variable}={value}: ", what, f"leave out {variable}", " bison")
+            self.assertRegex(out, rf"MISSING +\S+ +{variable}={value}: ")
+            self.assertRegex(out, rf"MISSING +kernel +make kernel: bison .*{variable}={value}\b")
+        self.assertNotRegex(out, r"apt-get install .*(rustc|clang|bindgen|cargo)|rustup")
+
+    def test_apply_needs_no_compiler(self):
+        self.path(("rustc", "clang", "cargo"))
+        out = self.doctor(1, "MISSING  kernel       make kernel: ")
+        self.assertRegex(out, r"ok +patches +make apply, series: complete")
+        self.path(("quilt",))
+        self.assertRegex(self.doctor(1), r"MISSING +patches +make apply, series: quilt")
+
     def test_no_lists(self):
         self.path(("bison",), **{"apt-cache": "exit 0\n"})
         self.doctor(1, "apt-get update && make doctor")
@@ -468,8 +597,63 @@ class Doctor(Case):
             self.assertNotRegex(out.split("to build, run and test")[1], r"-dev\b|clang-19")
 
 
+# What make deb uses of a kernel tree: configuring without the library source or libclang turns Rust off.
+CONFIGURED = {
+    "Makefile": STOCK["Makefile"] + "defconfig:\n\techo CONFIG_MM=y > $(O)/.config\nolddefconfig menuconfig:\n"
+                '\t[ "$$RUST_LIB_SRC" -a "$$LIBCLANG_PATH" ] || sed -i /RUST/d $(O)/.config\n',
+    "scripts/kconfig/merge_config.sh": '#!/bin/sh\nshift 3\nconfig=$1\nshift\ncat "$@" >> "$config"\n'}
+FRAGMENTS = {"config/deb.fragment": "CONFIG_RUST=y\n", "config/release.fragment": "CONFIG_MIGRC=y\n",
+             "config/hvo.fragment": "CONFIG_HUGETLB_VMEMMAP_PAUSE=y\n"}
+
+
 class Deb(Case):
     """make deb, up to the build."""
+
+    def configured(self, arch, base):
+        """(.config, output) of make deb-config."""
+        write(self.kdir, CONFIGURED)
+        (self.kdir / "scripts/kconfig/merge_config.sh").chmod(0o755)
+        write(self.repo, FRAGMENTS)
+        self.library()
+        self.path(rustc=NEW_RUSTC, bindgen=FAKE_BINDGEN,
+                  **{tool: "" for tool in ("dpkg-deb", "dpkg-buildpackage", "dh_prep", "depmod")})
+        out = self.ok("deb", "--kdir", self.kdir, "--arch", arch, "--config", base, "--only-configure")
+        return self.repo / f"build/7.3-kdir/{arch}-deb/build/.config", out
+
+    def test_printed_commands(self):
+        """Both have the environment without which the options go."""
+        config, out = self.configured("arm64", "defconfig")
+        commands = re.findall(r"(?m)(?:^|: )(env .*(?:menuconfig|bindeb-pkg).*)", out)
+        self.assertEqual(2, len(commands), out)
+        del self.env["RUST_LIB_SRC"]
+        for command in commands:
+            menuconfig = command.split(" -j")[0].removesuffix(" menuconfig") + " menuconfig"
+            subprocess.run(["sh", "-c", menuconfig], env=self.env, check=True, capture_output=True)
+            self.assertIn("CONFIG_RUST=y", config.read_text())
+
+    def test_options_were_lost(self):
+        """By a make in the build directory without our variables."""
+        config, _ = self.configured("arm64", "defconfig")
+        with open(config, "a", encoding="utf-8") as file:
+            file.write("CONFIG_OWN=y\n")
+        self.configured("arm64", "defconfig")
+        self.assertIn("CONFIG_OWN=y", config.read_text())
+        subprocess.run(["make", "-C", self.kdir, f"O={config.parent}", "olddefconfig"], check=True, capture_output=True,
+                       env={k: v for k, v in self.env.items() if k != "RUST_LIB_SRC"})
+        self.assertNotIn("RUST", config.read_text())
+        _, out = self.configured("arm64", "defconfig")
+        self.assertIn("was changed: CONFIG_RUST=y (is n)", out)
+        self.assertIn("CONFIG_RUST=y", config.read_text())
+        self.assertIn("CONFIG_OWN=y", config.with_name(".config.lost").read_text())
+
+    def test_all_three_options(self):
+        write(self.dir, {"config-rt": "CONFIG_PREEMPT_RT=y\n"})
+        self.env["HOME"] = str(self.dir)
+        for arch, base, pause in (("arm64", "defconfig", True), ("x86_64", "defconfig", False),
+                                  ("arm64", "~/config-rt", False)):
+            config, _ = self.configured(arch, base)
+            self.assertIn("CONFIG_MIGRC=y", config.read_text())
+            self.assertEqual("HUGETLB_VMEMMAP_PAUSE" in config.read_text(), pause, (arch, base))
 
     def test_configuration(self):
         other = "arm64" if os.uname().machine == "x86_64" else "x86_64"
@@ -485,6 +669,46 @@ class Deb(Case):
         self.path(("dh_prep", "dpkg-buildpackage"))
         self.fails(("deb", "--kdir", self.kdir, "--arch", "arm64", "--config", "defconfig"),
                    "sudo apt-get install -y --no-install-recommends dpkg-dev debhelper")
+
+
+BOARD_MAKE = """case "$*" in
+deb\\ *)
+	mkdir -p build/7.3/arm64-deb && cd build/7.3/arm64-deb
+	n=$(ls linux-image-* 2>/dev/null | wc -l) && rm -rf new
+	mkdir -p new/DEBIAN new/lib/modules/$n new/usr/lib/linux-image-7.3/arm build/arch/arm64/boot
+	printf 'Package: linux-image-7.3\\nVersion: %s\\nArchitecture: arm64\\nMaintainer: a\\nDescription: a\\n' $n >new/DEBIAN/control
+	echo >build/arch/arm64/boot/Image
+	dpkg-deb -b new linux-image-7.3_${n}_arm64.deb >/dev/null;;
+*)
+	out=$(echo "$*" | sed 's/.* O=\\([^ ]*\\) .*/\\1/')/kselftest/kselftest_install/kselftest-packages
+	mkdir -p $out && echo >$out/kselftest.tar.xz;;
+esac
+"""
+# A program that wants the files that it is given.
+TAKES = 'for f; do case $f in build/*|board/*|*.yaml) [ -f "$f" ] || { echo "no $f" >&2; exit 1; };; esac; done\n'
+
+
+class Boards(Case):
+    """The commands of the README for boards, copied as a whole, twice."""
+
+    def test_commands(self):
+        if not shutil.which("dpkg-deb"):
+            self.skipTest("no dpkg-deb here")
+        text = series.section((common.ROOT / "README.md").read_text(encoding="utf-8"), "On boards")
+        commands = "".join(re.findall(r"(?m)^    (.*\n)", text + "\n"))
+        for tool in ("make deb", "kselftest-gen_tar", "dpkg-deb", "lavacli", "tuxrun"):
+            self.assertIn(tool, commands)
+        self.assertNotIn("/build ", re.search(r" O=(\S+ )", commands).group(1))    # of the package
+        write(self.repo, {"ci/lava/arm64-board.yaml": "${URL}\n"})
+        before = set(os.listdir(self.repo))
+        self.path(make=BOARD_MAKE, envsubst="cat\n", python3=TAKES, lavacli=TAKES, tuxrun=TAKES)
+        p = subprocess.run(["sh", "-e", "-c", commands * 2], env=self.env, cwd=self.repo, text=True, capture_output=True,
+                           check=False)
+        self.assertEqual((0, ""), (p.returncode, p.stderr))
+        modules = subprocess.run(["tar", "-tf", self.repo / "build/board/modules.tar.xz"], check=True, text=True,
+                                 capture_output=True).stdout.split()
+        self.assertEqual(["lib/", "lib/modules/", "lib/modules/1/"], modules)
+        self.assertEqual({"build"}, set(os.listdir(self.repo)) - before)
 
 
 KCONFIG = """# SPDX-License-Identifier: GPL-2.0
@@ -601,6 +825,8 @@ class Series(Case):
         write(self.out, {"file": ""})
         self.fails(args, "is not an empty directory")
         self.fails(args[:3], "OUT=")
+        self.env["HOME"] = str(self.dir)
+        self.fails((*args[:4], "~/out"), f"{self.out} is not an empty directory")
 
     def test_ours(self):
         """The series of this repository: whatever a commit names has come with it, or before it."""

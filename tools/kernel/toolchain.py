@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 import source
-from common import CACHE, GIB, ROOT, Fail, dotted, lock, logged, main, output, say, version
+from common import CACHE, GIB, ROOT, Fail, dotted, given, lock, logged, main, output, say, version
 
 MIN_LLVM, MIN_RUSTC, MIN_BINDGEN = (19,), (1, 85, 0), (0, 71, 1)
 TESTED_LLVM = 19
@@ -60,12 +60,20 @@ def which(name):
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
 
 
+def absolute(name):
+    """The program, from wherever make runs it."""
+    return os.path.abspath(found) if (found := which(name)) else None
+
+
+def llvm_names(llvm, tools=LLVM_TOOLS):
+    """What they are called, as in the kernel's own make: LLVM=dir/, LLVM=-NN; LLVM=1 means the unsuffixed ones."""
+    return [f"{llvm if llvm.endswith('/') else ''}{t}{llvm if llvm.startswith('-') else ''}" for t in tools]
+
+
 def find_llvm():
     """(value for LLVM=, version, directory of libclang or None), or None."""
-    given = os.environ.get("LLVM")
-    # A bare LLVM=1 means the unsuffixed tools, LLVM=dir/ and LLVM=-NN as in the kernel's own make.
-    if given:
-        names = [given]
+    if llvm := given("LLVM"):
+        names = [llvm]
     else:
         suffixes = {m.group(1) for d in os.get_exec_path() if os.path.isdir(d)
                     for f in os.listdir(d) if (m := re.fullmatch(r"clang-(\d+)", f))}
@@ -73,11 +81,9 @@ def find_llvm():
                        key=lambda n: (n != TESTED_LLVM, n))
         names = [f"-{n}" for n in newer] + ["1"]
     for name in names:
-        pre = name if name.endswith("/") else ""
-        post = name if name.startswith("-") else ""
-        if not all(which(f"{pre}{t}{post}") for t in LLVM_TOOLS):
+        if not all(which(t) for t in llvm_names(name)):
             continue
-        clang = which(f"{pre}clang{post}")
+        clang = which(llvm_names(name)[0])
         v = version(output([clang, "--version"]))
         if v >= MIN_LLVM:
             return name, v, find_libclang(clang, v[0])
@@ -86,8 +92,7 @@ def find_llvm():
 
 def llvm_tool(name):
     """What a tool of that LLVM is called."""
-    llvm = find_llvm()[0]   # as in LLVM=: a directory, a suffix, or 1
-    return f"{llvm}{name}" if llvm.endswith("/") else f"{name}{llvm if llvm != '1' else ''}"
+    return llvm_names(find_llvm()[0], [name])[0]
 
 
 def find_libclang(clang, major):
@@ -100,8 +105,8 @@ def find_libclang(clang, major):
 
 def find_rustc():
     """The rustc to use: RUSTC=, that of PATH, or if that is too old, one that Ubuntu has beside it."""
-    if given := os.environ.get("RUSTC"):
-        return which(given)
+    if rustc := given("RUSTC"):
+        return absolute(rustc)
     found = which("rustc")
     if not found or version(output([found, "--version"])) < MIN_RUSTC:
         beside = sorted(Path("/usr/lib").glob("rust-1.*/bin/rustc"), key=lambda f: version(str(f)))
@@ -110,12 +115,36 @@ def find_rustc():
 
 
 def find_bindgen():
-    versioned = sorted({f for d in os.get_exec_path() for f in Path(d).glob("bindgen-[0-9]*")},
-                       key=lambda f: version(f.name))
-    for b in (os.environ.get("BINDGEN"), which("bindgen"), CACHE / "tools/bin/bindgen", *versioned):
+    if bindgen := given("BINDGEN"):
+        places = [absolute(bindgen)]
+    else:
+        versioned = sorted({f for d in os.get_exec_path() for f in Path(d).glob("bindgen-[0-9]*")},
+                           key=lambda f: version(f.name))
+        places = [which("bindgen"), CACHE / "tools/bin/bindgen", *versioned]
+    for b in places:
         if b and (v := version(output([b, "--version"]))) >= MIN_BINDGEN:
             return str(b), v
     return None
+
+
+def wrong():
+    """{variable: what is wrong with the tools that it names}: who names them wants no others, and no packages."""
+    def look(variable, programs, least):
+        absent = [p for p in programs if not which(p)]
+        v = () if absent else version(output([which(programs[0]), "--version"]))
+        if absent:
+            found[variable] = "no such program" + (f": {', '.join(absent)}" if len(programs) > 1 else "")
+        elif v < least:
+            found[variable] = f"{dotted(v) or 'unknown version'}, but {dotted(least)} or newer is needed"
+    found = {}
+    if llvm := given("LLVM"):
+        look("LLVM", llvm_names(llvm), MIN_LLVM)
+    for variable, least in (("RUSTC", MIN_RUSTC), ("BINDGEN", MIN_BINDGEN)):
+        if tool := given(variable):
+            look(variable, [tool], least)
+    if (lib := given("RUST_LIB_SRC")) and not Path(lib, "core/src/lib.rs").exists():
+        found["RUST_LIB_SRC"] = "no core/src/lib.rs there"
+    return {variable: f"{variable}={given(variable)}: {what}" for variable, what in found.items()}
 
 
 def has_header(name):
@@ -136,13 +165,14 @@ def missing(groups):
         need += [p for t, p in TOOLS.items() if not which(t)]
         need += [p for h, p in HEADERS.items() if not which("gcc") or not has_header(h)]
         llvm = find_llvm()
-        if not llvm:
+        # What LLVM= or RUSTC= name is in no package: see wrong().
+        if not llvm and not given("LLVM"):
             need += LLVM_PACKAGES
-        if not llvm or not llvm[2]:
+        if llvm and not llvm[2] or not llvm and not given("LLVM"):
             need.append(f"libclang-{llvm[1][0] if llvm else TESTED_LLVM}-dev")
-        if not find_rustc():
+        if not find_rustc() and not given("RUSTC"):
             need += rust_packages()
-            if not find_bindgen():
+            if not find_bindgen() and not given("BINDGEN"):
                 need += bindgen_packages()
     if "guest" in groups:
         need += [p for t, p in GUEST_TOOLS.items() if not which(t)]
@@ -181,6 +211,8 @@ def may_install():
 
 
 def need(groups):
+    if "kernel" in groups and (bad := wrong()):
+        raise Fail("\n".join(bad.values()) + f"\n  name what is there, or leave out {', '.join(bad)}")
     packages = missing(groups)
     if packages and not which("apt-get"):
         raise Fail("missing tools, and this is not a Debian or Ubuntu machine\n" + "\n".join(elsewhere(packages)))
@@ -249,9 +281,21 @@ def kernel_tools():
     """Everything that a kernel's make has to be told: (make variables, environment)."""
     need(["kernel"])
     rustc, v = need_rust()
-    llvm, _, libclang = find_llvm()
-    variables = [f"LLVM={llvm}", f"RUSTC={rustc}", f"BINDGEN={find_bindgen()[0]}"]
-    env = {"RUST_LIB_SRC": str(source.rust_lib(rustc, v)), "LIBCLANG_PATH": libclang}
+    return told(find_llvm(), rustc, find_bindgen(), source.rust_lib(rustc, v))
+
+
+def tools_here():
+    """The same if all of it is here, without installing or fetching anything; or None."""
+    llvm, rustc, bindgen = find_llvm(), find_rustc(), find_bindgen()
+    v = version(output([rustc, "--version"])) if rustc else ()
+    if v < MIN_RUSTC or not llvm or not llvm[2] or not bindgen or not (lib := source.have_rust_lib(rustc, v)):
+        return None
+    return told(llvm, rustc, bindgen, lib)
+
+
+def told(llvm, rustc, bindgen, lib):
+    variables = [f"LLVM={llvm[0]}", f"RUSTC={rustc}", f"BINDGEN={bindgen[0]}"]
+    env = {"RUST_LIB_SRC": str(lib), "LIBCLANG_PATH": llvm[2]}
     # rustdoc and rustfmt must be those of the same toolchain; rustc may be a proxy of rustup.
     beside = Path(rustc).parent
     if which("rustc") != rustc and (beside / "rustdoc").exists():
@@ -291,46 +335,55 @@ def doctor():
     free = shutil.disk_usage(ROOT).free / GIB
     print(f"{machine()[0]}, {platform.machine()}, {len(os.sched_getaffinity(0))} CPUs, {free:.0f} GiB free")
     line("disk", f"{free:.0f} GiB; make run and make test need 10", free >= 10)
+    bad_names = wrong()
     llvm = find_llvm()
-    line("llvm", f"{dotted(llvm[1])}, LLVM={llvm[0]}" if llvm else
+    line("llvm", f"{dotted(llvm[1])}, LLVM={llvm[0]}" if llvm else bad_names.get("LLVM") or
          f"{' '.join(LLVM_TOOLS)}, {MIN_LLVM[0]} or newer", llvm)
     line("libclang", llvm and llvm[2] or "its shared library, of the same LLVM, for bindgen", llvm and llvm[2])
     rustc = find_rustc()
     v = version(output([rustc, "--version"])) if rustc else ()
-    line("rustc", f"{dotted(v)}, {rustc}" if v >= MIN_RUSTC else
+    line("rustc", f"{dotted(v)}, {rustc}" if v >= MIN_RUSTC else bad_names.get("RUSTC") or
          f"{f'{rustc} is {dotted(v)}, too old' if v else 'not here'}: {dotted(MIN_RUSTC)} or newer", v >= MIN_RUSTC)
-    b, cargo = find_bindgen(), which("cargo")
-    line("bindgen", f"{dotted(b[1])}, {b[0]}" if b else f"{dotted(MIN_BINDGEN)} or newer" +
+    b, cargo = find_bindgen(), which("cargo") and "BINDGEN" not in bad_names
+    line("bindgen", f"{dotted(b[1])}, {b[0]}" if b else bad_names.get("BINDGEN") or f"{dotted(MIN_BINDGEN)} or newer" +
          ("; the first build makes it with cargo" if cargo else ""), b or cargo)
     lib = source.have_rust_lib(rustc, v) if v else None
-    line("rust-src", lib or "not here yet; the first build fetches it")
+    line("rust-src", lib or bad_names.get("RUST_LIB_SRC") or "not here yet; the first build fetches it",
+         "RUST_LIB_SRC" not in bad_names)
     for kver in source.KVERS:
         line(f"linux-{kver}", source.cached(kver) or "not here yet: make source" + ("" if which("apt-get") else
              " needs apt; name a tree: make kernel KDIR=dir"))
     found = {group: missing([group]) for group in GROUPS}
-    for group, what in zip(GROUPS, ("make kernel, apply, series", "make run, test, boot", "make deb")):
-        line(group, f"{what}: " + ("complete" if not found[group] else " ".join(found[group])), not found[group])
-    advise(found, v)
+    for group, what in zip(GROUPS, ("make kernel", "make run, test, boot", "make deb")):
+        lacks = found[group] + ([f"{v}={given(v)}" for v in bad_names] if group == "kernel" else [])
+        line(group, f"{what}: " + (" ".join(lacks) or "complete"), not lacks)
+    # No compiler: whoever has one of its own elsewhere needs these two.
+    lacks = [p for t, p in TOOLS.items() if t in ("quilt", "git") and not which(t)]
+    line("patches", "make apply, series: " + (" ".join(lacks) or "complete"), not lacks)
+    advise(found, v, bad_names)
     # Without the tools of packages everything else works.
     return 1 if set(bad) - {"deb"} else 0
 
 
-def advise(found, rustc):
+def advise(found, rustc, bad_names):
     """The commands that install what is missing."""
     packages = list(dict.fromkeys(found["kernel"] + found["guest"]))
-    commands = []
+    # Rust of the caller's own choice is not for a package manager to mend.
+    no_rust = rustc < MIN_RUSTC and "RUSTC" not in bad_names
+    no_bindgen = not find_bindgen() and "BINDGEN" not in bad_names
+    commands = [f"{text}\n  name what is there, or leave out {variable}" for variable, text in bad_names.items()]
     if which("apt-get") and not output(["apt-cache", "madison", "make"]).strip():
         # Without its lists apt knows neither names nor versions.
         commands.append(f"apt has no package lists yet; first:\n  {SUDO}apt-get update && make doctor")
     elif which("apt-get"):
-        if 0 < len(rustc) and rustc < MIN_RUSTC or not rustc and not rust_packages():
+        if no_rust and (rustc or not rust_packages()):
             from_apt = rust_packages()
-            packages += from_apt + (bindgen_packages() if from_apt and not find_bindgen() else [])
+            packages += from_apt + (bindgen_packages() if from_apt and no_bindgen else [])
             if not from_apt:
                 commands.append("a newer rustc, which no suite here has:\n  rustup toolchain install stable && "
                                 "rustup default stable && rustup component add rust-src rustfmt clippy\n"
                                 f"  (rustup: {SUDO}apt-get install -y rustup, or https://rustup.rs)")
-        elif not find_bindgen() and not which("cargo"):
+        elif no_bindgen and not which("cargo"):
             packages += bindgen_packages()
         install = f"{SUDO}apt-get install -y --no-install-recommends "
         if packages:
@@ -339,9 +392,9 @@ def advise(found, rustc):
         if found["deb"]:
             commands.append("for make deb:\n  " + install + " ".join(found["deb"]))
     else:
-        if rustc < MIN_RUSTC:
+        if no_rust:
             packages += ["rustc", "rust-src"]
-        if not find_bindgen():
+        if no_bindgen:
             packages.append("bindgen")
         if packages:
             commands.append("to build, run and test:\n" + "\n".join(elsewhere(list(dict.fromkeys(packages)))))

@@ -233,6 +233,14 @@ def build(arch, kver, tests):
         raise common.Fail(f"no {compiler}: {initramfs.apt_command(initramfs.ARCHES[arch][2])}")
     (out / "bin").mkdir(parents=True, exist_ok=True)
     copy_tree(tree, out.parent / "src")
+    make = ["make", "-C", str(out.parent / "src" / MM), f"ARCH={arch}", f"CC={compiler}", f"OUTPUT={out / 'bin'}"]
+    # Before anything is fetched for them.
+    known = common.output([*make, "-s", "--eval=tlb_rs_list: ; @echo $(notdir $(TEST_GEN_FILES))", "tlb_rs_list"],
+                          env=env).split()
+    programs = {test: out / "bin" / test for test in tests if test in known}
+    for test in set(tests) - set(programs):
+        if not (tree / MM / f"{re.sub('_(32|64)$', '', test)}.c").exists():
+            raise common.Fail(f"no mm selftest {test}; for {arch} there are {', '.join(sorted(known)) or 'none'}")
     if not headers.exists():
         common.logged(["make", "-C", tree, f"O={out / 'kbuild'}", f"ARCH={arch}", "headers_install",
                        f"INSTALL_HDR_PATH={out / 'headers.part'}"],
@@ -240,15 +248,8 @@ def build(arch, kver, tests):
         (out / "headers.part").rename(headers)
     place = libraries(arch)
     archives = next(place.glob("usr/lib/*/libnuma.a")).parent
-    make = ["make", "-C", str(out.parent / "src" / MM), f"ARCH={arch}", f"CC={compiler}", f"OUTPUT={out / 'bin'}",
-            f"KHDR_INCLUDES=-isystem {headers}/include -isystem {place}/usr/include",
-            f"USERLDFLAGS=-static -L{archives}"]
-    known = common.output([*make, "-s", "--eval=tlb_rs_list: ; @echo $(notdir $(TEST_GEN_FILES))", "tlb_rs_list"],
-                          env=env).split()
-    programs = {test: out / "bin" / test for test in tests if test in known}
-    for test in set(tests) - set(programs):
-        if not (tree / MM / f"{re.sub('_(32|64)$', '', test)}.c").exists():
-            raise common.Fail(f"no mm selftest {test}; for {arch} there are {', '.join(sorted(known)) or 'none'}")
+    make += [f"KHDR_INCLUDES=-isystem {headers}/include -isystem {place}/usr/include",
+             f"USERLDFLAGS=-static -L{archives}"]
     if programs:
         common.logged([*make, f"-j{len(os.sched_getaffinity(0))}", *programs.values()], out / "build.log",
                       f"building mm selftests for {arch}", env=env)
@@ -366,7 +367,7 @@ def outdir(options):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("test", nargs="*", default=os.environ.get("TESTS", "").split())
-    parser.add_argument("--arch", default=os.environ.get("ARCH") or "arm64", choices=initramfs.ARCHES)
+    parser.add_argument("--arch", default=os.environ.get("ARCH") or "arm64")
     parser.add_argument("--kver", default=os.environ.get("KVER") or "7.3")
     parser.add_argument("--migrc", action="store_true", default=os.environ.get("MIGRC", "0") not in ("", "0"),
                         help="compare the checked image with itself, migrc on and under the oracle")
@@ -376,11 +377,12 @@ def parse():
                         help="compare stock with the checked image, struct pages of HugeTLB pages given back")
     parser.add_argument("--stock", help="kernel image of the first (default: build/KVER/ARCH-stock, or -checked)")
     parser.add_argument("--ours", help="kernel image of the second (default: build/KVER/ARCH-release, or -checked)")
-    parser.add_argument("--limit", type=int, default=int(os.environ.get("TIMEOUT") or 900),
+    parser.add_argument("--limit", type=int, default=os.environ.get("TIMEOUT") or 900,
                         help="seconds for one command, as in the settings file of the tests; twice as many under the "
                              "oracle")
     parser.add_argument("--lines", type=int, default=20, help="of differences to print for one command")
     options = parser.parse_args()
+    common.one_of("ARCH", options.arch, initramfs.ARCHES)
     options.test = options.test or list(HUGETLB if options.hvo else ALL)
     return options
 

@@ -4,6 +4,7 @@
 
 import contextlib
 import io
+import shutil
 import sys
 import tempfile
 import types
@@ -30,6 +31,28 @@ def run(text, status=0, **more):
 
 
 GOOD = run("TAP version 13\n1..3\nok 1 a\nok 2 b # SKIP no swap\nok 3 c\n")
+
+
+class Asking(unittest.TestCase):
+    """Variables of make that are wrong."""
+
+    def test_arch(self):
+        with mock.patch.dict("os.environ", {"ARCH": "riscv"}), mock.patch.object(sys, "argv", ["selftests.py"]), \
+                self.assertRaisesRegex(selftests.common.Fail, "ARCH=riscv: one of arm64, x86_64"):
+            selftests.parse()
+
+    def test_unknown_test(self):
+        """Said before anything is fetched or built for the others."""
+        kver = selftests.source.KVERS[0]
+        if not selftests.source.cached(kver):
+            self.skipTest(f"no source of {kver} here: make source")
+        if not shutil.which("aarch64-linux-gnu-gcc"):
+            self.skipTest("no aarch64-linux-gnu-gcc here")
+        with tempfile.TemporaryDirectory() as name, mock.patch.object(selftests, "OUT", Path(name)), \
+                mock.patch.object(selftests, "libraries", side_effect=AssertionError), \
+                mock.patch.object(selftests.common, "logged", side_effect=AssertionError), \
+                self.assertRaisesRegex(selftests.common.Fail, "no mm selftest foo; for arm64 there are .*cow"):
+            selftests.build("arm64", kver, ["cow", "foo"])
 
 
 class Reading(unittest.TestCase):

@@ -362,12 +362,14 @@ def store(path, value):
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--arch", default=os.environ.get("ARCH") or "arm64", choices=initramfs.ARCHES)
+    parser.add_argument("--arch", default=os.environ.get("ARCH") or "arm64")
     parser.add_argument("--minutes", type=int, default=os.environ.get("MINUTES") or BOOT_MINUTES)
     parser.add_argument("--kver", default=os.environ.get("KVER") or "7.3")
     parser.add_argument("--kernel", help="kernel image (default: build/KVER/ARCH-debug)")
     parser.add_argument("--seed", type=int, help="which stressors run together (default: the time)")
-    return parser.parse_args()
+    options = parser.parse_args()
+    common.one_of("ARCH", options.arch, initramfs.ARCHES)
+    return options
 
 
 def image(options):

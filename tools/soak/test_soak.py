@@ -115,6 +115,13 @@ class Reading(unittest.TestCase):
         self.assertIn("denied: writable 10", text)
 
 
+class Asking(unittest.TestCase):
+    def test_arch(self):
+        with mock.patch.dict("os.environ", {"ARCH": "riscv"}), mock.patch.object(sys, "argv", ["soak.py"]), \
+                self.assertRaisesRegex(soak.common.Fail, "ARCH=riscv: one of arm64, x86_64"):
+            soak.parse()
+
+
 class Running(unittest.TestCase):
     """main() with guest.boot() replaced."""
 

@@ -107,6 +107,21 @@ class Tlbstat(unittest.TestCase):
         path.write_text("".join(s if isinstance(s, str) else json.dumps(s) + "\n" for s in samples))
         return path
 
+    # --- how it is built
+
+    def test_another_compiler(self):
+        """Each builds it again, the same one does not."""
+        made = self.tmp / "made"
+        for name in ("here", "there"):
+            cc = self.tmp / f"{name}-cc"
+            cc.write_text(f'#!/bin/sh\ncase $1 in -dumpmachine) echo {name};; *)\n'
+                          'while [ "$1" != -o ]; do shift; done\n' f'echo {name} >"$2"; echo {name} >>{made};; esac\n')
+            cc.chmod(0o755)
+        for name in ("here", "there", "there", "here"):
+            subprocess.run(["make", "-s", "-C", HERE, f"O={self.tmp}/o", f"CC={self.tmp}/{name}-cc"], check=True)
+            self.assertEqual((self.tmp / "o/tlbstat").read_text(), name + "\n")
+        self.assertEqual(made.read_text().split(), ["here", "there", "here"])
+
     # --- what is read
 
     def test_every_source_has_its_keys(self):

@@ -7,6 +7,7 @@
 #define _MIGRC_TEST_H
 
 #include <getopt.h>
+#include <stdint.h>
 
 #include "tlb_rs.h"
 
