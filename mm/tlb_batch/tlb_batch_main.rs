@@ -99,3 +99,39 @@ unsafe extern "C" fn tlb_batch_flush_slow(
         batch.release();
     }
 }
+
+#[cfg(CONFIG_RUST_TLB_BATCH_KUNIT_TEST)]
+#[kunit_tests(tlb_batch_main)]
+mod tests {
+    use super::*;
+    use core::ptr::NonNull;
+    use kernel::{
+        mm::MmWithUser,
+        page::PAGE_SIZE,
+        sync::aref::ARef, //
+    };
+
+    /// Only a put-back flushes under a page table lock, where no reference may be dropped.
+    #[test]
+    fn a_put_back_keeps_references() -> Result {
+        // SAFETY: It is always fine to ask for a new, empty address space.
+        let mm = NonNull::new(unsafe { bindings::mm_alloc() }).ok_or(ENOMEM)?;
+        // SAFETY: `mm_alloc()` returns it with one `mm_users` reference, which is ours.
+        let mm = unsafe { ARef::<MmWithUser>::from_raw(mm.cast()) };
+
+        for (reason, held) in [
+            (bindings::tlb_batch_reason_TLB_BATCH_PUT_BACK, 1),
+            (bindings::tlb_batch_reason_TLB_BATCH_FLUSH, 0),
+        ] {
+            let mut batch = TlbBatch::new();
+
+            batch.add(&mm, 0..PAGE_SIZE)?;
+            batch.hold(&mm);
+            // SAFETY: Only this task uses it, no lock is held, and the mm is alive.
+            unsafe { tlb_batch_flush_slow((&raw mut batch).cast(), reason) };
+            assert_eq!((batch.ranges(), batch.held()), (0, held));
+            batch.release();
+        }
+        Ok(())
+    }
+}

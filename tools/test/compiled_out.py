@@ -79,7 +79,8 @@ def calls(objdump, obj):
         # Where both are in one section there is no relocation.
         elif m := re.search(r"\tbl\t0x[0-9a-f]+ <(\w+)>", line):
             found[name].add((section, m.group(1)))
-    blacklist = re.findall(r"R_AARCH64_ABS64\s+(\S+?)(?:\+0x([0-9a-f]+))?$", run("--section=_kprobe_blacklist"), re.M)
+    blacklist = re.search(r"FOR \[_kprobe_blacklist\]:\n((?:.+\n)*)", run())
+    blacklist = re.findall(r"R_AARCH64_ABS64\s+(\S+?)(?:\+0x([0-9a-f]+))?\n", blacklist[1] if blacklist else "")
 
     def resolve(place):
         return place and (starts.get(place) or (place if place in found else place[0]))

@@ -177,7 +177,7 @@ PROVEN = {
     ("tlb_batch", "H4: the mark comes after the last clear"): ("herd7 H4-*", "verify ordering"),
     ("tlb_batch", "H8, H9: bounded, and no page is left out"): ("verify tlb_batch",),
     ("tlb_batch", "H10: DSB before and after the TLBI"): ("herd7 issue-*", "herd7 H10-*", "verify ordering"),
-    ("migrc", "order of generation, list and flush"): ("verify migrc_registered", "verify migrc_gen", "verify migrc"),
+    ("migrc", "order of generation, list and flush"): ("verify migrc_registered", "verify migrc"),
     ("migrc", "limits: max_pages, age, mappings"): ("migrc_bounds limit", "migrc_bounds age", "migrc_file mappings"),
     ("migrc", "a source is seen by who isolates, or the reverse"): ("herd7 isolate-*",),
     ("hvo", "order and end of a pause"): ("verify pause",),

@@ -4,9 +4,11 @@
 
 use proptest::prelude::*;
 use verify::{
-    hvo::plan::{next_window, rest_us, Budget, Cost, Miss, Window, Work},
+    hvo::plan::{next_window, rest_us, Attempts, Budget, Cost, Miss, Step, Window, Work},
     model::plan::{check_attempts, check_rest, check_windows},
 };
+
+const MISSES: [Miss; 3] = [Miss::Cancelled, Miss::Hotplug, Miss::Locked];
 
 fn works() -> impl Strategy<Value = Vec<(Work, bool)>> {
     prop::collection::vec(
@@ -65,14 +67,22 @@ proptest! {
         prop_assert!(expected.abs_diff(ns) * 10 < ns, "{expected} for {ns}");
     }
 
-    /// Every sequence of misses ends; what is mandatory is given up only for hotplug.
+    /// Every mixed sequence of misses ends.
     #[test]
-    fn attempts_end(misses in prop::collection::vec(0..3u8, 3000), retries in 0..20u32,
+    fn attempts_end(misses in prop::collection::vec(0..3usize, 3000), retries in 0..20u32,
                     mandatory: bool) {
-        let kinds = [Miss::Cancelled, Miss::Hotplug, Miss::Locked];
-        let misses = misses.iter().map(|miss| kinds[*miss as usize]);
+        let misses = misses.iter().map(|miss| MISSES[*miss]);
 
         prop_assert!(check_attempts(misses, retries, mandatory));
+    }
+
+    /// Each kind is counted by itself.
+    #[test]
+    fn misses_of_one_kind_in_a_row(runs in prop::collection::vec((0..3usize, 1..40usize), 1..20),
+                                   retries in 0..20u32, mandatory: bool) {
+        let misses = runs.iter().flat_map(|&(miss, times)| [MISSES[miss]].repeat(times));
+
+        check_attempts(misses, retries, mandatory);
     }
 
     /// Stopped for no more than the percentage.
@@ -88,6 +98,65 @@ fn percentages_have_limits() {
     assert_eq!(rest_us(1_000_000, 0, 0), rest_us(1_000_000, 0, 1));
     assert_eq!(rest_us(1_000_000, 0, 100), 0);
     assert_eq!(rest_us(1_000_000, 0, u32::MAX), 0);
+}
+
+/// What is mandatory and cancelled is done by stopping threads, however often that has to be tried.
+#[test]
+fn attempts_of_one_kind_end() {
+    for miss in MISSES {
+        for (retries, mandatory) in (0..20).flat_map(|n| [(n, false), (n, true)]) {
+            let ended = check_attempts([miss].repeat(1_000).into_iter(), retries, mandatory);
+
+            assert_eq!(ended, !mandatory || miss != Miss::Cancelled, "{miss:?}");
+        }
+    }
+}
+
+/// The same in plain words, for two retries.
+#[test]
+fn attempts_step_by_step() {
+    use Step::{Again, GiveUp, StopMachine};
+
+    let first = |miss, mandatory| {
+        let mut attempts = Attempts::default();
+
+        [(); 3].map(|()| attempts.after(miss, 2, mandatory))
+    };
+    let cancelled = |last| [Again(100), Again(200), last];
+    let other = |last| [Again(1_000), Again(1_000), last];
+
+    assert_eq!(first(Miss::Cancelled, false), cancelled(GiveUp));
+    assert_eq!(first(Miss::Cancelled, true), cancelled(StopMachine));
+    assert_eq!(first(Miss::Hotplug, false), other(GiveUp));
+    assert_eq!(first(Miss::Hotplug, true), other(StopMachine));
+    assert_eq!(first(Miss::Locked, false), other(GiveUp));
+    assert_eq!(first(Miss::Locked, true), other(Again(1_000)));
+
+    for miss in [Miss::Hotplug, Miss::Locked] {
+        let mut attempts = Attempts::default();
+
+        assert!((1..1_000).all(|_| attempts.after(miss, 2, true) != GiveUp));
+        assert_eq!(attempts.after(miss, 2, true), GiveUp);
+    }
+}
+
+/// What is expected before anything was measured, and how far one pause changes that: an eighth.
+#[test]
+fn cost_is_an_average() {
+    let pages = |entries, copies| Cost::INITIAL.of(Work { entries, copies });
+    let after = |ns| Cost::INITIAL.learn(Work::NONE, ns).of(Work::NONE);
+
+    assert_eq!(
+        [pages(0, 0), pages(1, 0), pages(0, 1)],
+        [2_000, 2_003, 2_250]
+    );
+    assert_eq!(after(2_000), 2_000);
+    assert_eq!(after(4_000), 2_250);
+    assert_eq!(after(18_000), 4_000);
+    assert_eq!(after(0), 1_750);
+    // However long it took: a second, and 1024 times as long as was thought first.
+    assert_eq!(after(u64::MAX), after(1_000_000_000));
+    assert_eq!(after(u64::MAX), 2_000 * 1_024);
 }
 
 #[test]

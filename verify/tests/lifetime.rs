@@ -15,6 +15,8 @@ use stateright::{Model, Property};
 struct Rules {
     /// An address space whose ranges outlive an `rmap_one()` callback is held.
     hold: bool,
+    /// A put-back leaves the references to a flush outside the callback.
+    keep: bool,
     /// `migrate_pages_batch()` flushes when it leaves with `-ENOMEM`, too.
     enomem: bool,
     /// A child does not inherit the batch.
@@ -25,6 +27,7 @@ struct Rules {
 
 const ALL: Rules = Rules {
     hold: true,
+    keep: true,
     enomem: true,
     fork: true,
     exit: true,
@@ -70,6 +73,7 @@ struct State {
     child: Option<Task>,
     used_after_free: bool,
     dropped_too_often: bool,
+    dropped_locked: bool,
     lost: bool,
 }
 
@@ -106,6 +110,7 @@ impl State {
         self.issue(who);
         if self.task(who).batch.held {
             self.task(who).batch.held = false;
+            self.dropped_locked |= self.task(who).at == At::Callback;
             self.mmdrop();
         }
     }
@@ -139,10 +144,12 @@ use Action::*;
 
 const NO_UAF: &str = "no mm is used after it was freed";
 const NO_DOUBLE_DROP: &str = "no reference is dropped twice";
+const NO_LOCKED_DROP: &str = "no reference is dropped under a page table lock";
 const NOTHING_LOST: &str = "whoever dies has paid";
 const NOTHING_LEFT: &str = "whoever is done with the batch owes and holds nothing";
 const FREED: &str = "at the end the mm is freed";
 const OUTLIVES: &str = "the process can exit while something of it is owed";
+const PUTS_BACK: &str = "a callback can put back while the batch holds";
 const INHERITS: &str = "a task can fork";
 
 impl Model for Rules {
@@ -162,6 +169,7 @@ impl Model for Rules {
             child: None,
             used_after_free: false,
             dropped_too_often: false,
+            dropped_locked: false,
             lost: false,
         }]
     }
@@ -205,7 +213,8 @@ impl Model for Rules {
             BeginMigration(who) => state.task(who).at = At::Migrating,
             BeginCallback(who) => state.task(who).at = At::Callback,
             Clear(who) => state.task(who).batch.owed = true,
-            PutBack(who) => state.issue(who),
+            PutBack(who) if self.keep => state.issue(who),
+            PutBack(who) => state.flush(who),
             EndCallback(who) => {
                 let task = state.task(who);
 
@@ -254,6 +263,7 @@ impl Model for Rules {
         vec![
             Property::always(NO_UAF, |_, s: &State| !s.used_after_free),
             Property::always(NO_DOUBLE_DROP, |_, s: &State| !s.dropped_too_often),
+            Property::always(NO_LOCKED_DROP, |_, s: &State| !s.dropped_locked),
             Property::always(NOTHING_LOST, |_, s: &State| !s.lost),
             Property::always(NOTHING_LEFT, |_, s: &State| {
                 s.tasks()
@@ -264,6 +274,10 @@ impl Model for Rules {
             }),
             Property::sometimes(OUTLIVES, |_, s: &State| {
                 !s.mm.users && s.tasks().any(|task| task.batch.owed)
+            }),
+            Property::sometimes(PUTS_BACK, |_, s: &State| {
+                s.tasks()
+                    .any(|task| task.at == At::Callback && task.batch.held && task.batch.owed)
             }),
             Property::sometimes(INHERITS, |_, s: &State| s.child.is_some()),
         ]
@@ -297,6 +311,12 @@ fn whoever_owes_pays_and_whoever_holds_drops_once() {
 #[test]
 fn an_mm_that_is_not_held_is_used_after_free() {
     Rules { hold: false, ..ALL }.breaks(&[NO_UAF]);
+}
+
+/// `tlb_batch_flush_slow()` for any reason but `Reason::PutBack`.
+#[test]
+fn a_put_back_that_lets_go_drops_under_a_lock() {
+    Rules { keep: false, ..ALL }.breaks(&[NO_LOCKED_DROP]);
 }
 
 #[test]

@@ -11,8 +11,8 @@
 //! - what a process reads through its TLBs is what a walk of its page table would find (I2).
 //!
 //! Each rule is then left out, and the checker must find out what that breaks. Memory order is not
-//! the subject here, see `migrc_gen.rs`, `ordering.rs` and `litmus/`: a step is atomic. Nor is a
-//! second page table of the same process, see `migrc_gen.rs`.
+//! the subject here, see `migrc_registered.rs`, `ordering.rs` and `litmus/`: a step is atomic. Nor is a
+//! second page table of the same process, see `migrc_registered.rs`.
 
 mod explore;
 

@@ -17,6 +17,54 @@ fn facts_of_c() -> Vec<String> {
         .collect()
 }
 
+/// In the order of C, with the names that its `stats` have.
+const REASONS: [(Deny, &str); 15] = [
+    (Deny::Reason, "reason"),
+    (Deny::Memory, "memory"),
+    (Deny::Limit, "limit"),
+    (Deny::Mappings, "mappings"),
+    (Deny::NotFrozen, "not_frozen"),
+    (Deny::Kind, "kind"),
+    (Deny::Poisoned, "poisoned"),
+    (Deny::Isolated, "isolated"),
+    (Deny::Writable, "writable"),
+    (Deny::FlushPending, "flush_pending"),
+    (Deny::Shared, "shared"),
+    (Deny::Notifier, "notifier"),
+    (Deny::Block, "block"),
+    (Deny::Local, "local"),
+    (Deny::Mixed, "mixed"),
+];
+
+/// Alone, and with all that come after it.
+#[test]
+fn each_reason_denies() {
+    for (bit, (deny, name)) in REASONS.into_iter().enumerate() {
+        assert_eq!(check(1 << bit), Err(deny), "{name}");
+        assert_eq!(check(u32::MAX << bit), Err(deny), "{name}");
+    }
+}
+
+#[test]
+fn each_reason_is_counted_by_its_name() {
+    const SHIM: &str = include_str!("../../mm/migrc/migrc_shim.c");
+    let (_, rest) = SHIM.split_once("migrc_fact_names[] = {").expect("is there");
+    let (body, _) = rest.split_once('}').expect("ends");
+    let names: Vec<_> = body
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix('[')?.split_once(']'))
+        .map(|(fact, name)| {
+            (
+                fact.to_string(),
+                name.trim_matches(['\t', ' ', '=', ',', '"']),
+            )
+        })
+        .collect();
+    let expected = facts_of_c().into_iter().zip(REASONS.map(|(_, name)| name));
+
+    assert_eq!(names, expected.collect::<Vec<_>>());
+}
+
 /// Each fact has one bit and one name, and there is no bit between them without a name.
 #[test]
 fn facts_are_the_bits_of_c() {

@@ -2,9 +2,12 @@
 
 //! Who gets write access to a file flushes what was deferred of it, or the migration does.
 //!
-//! A model of `freeze()`, `migrc_still_frozen()` and `migrc_write_access()` in
-//! `mm/migrc/migrc_shim.c`, run with loom: every interleaving, and every value that a load may
-//! return. One folio is migrated while others open the file for writing.
+//! A model of `freeze()`, `migrc_still_frozen()`, `migrc_write_access()` and `migrc_zero_range()`
+//! in `mm/migrc/migrc_shim.c`, run with loom: every interleaving, and every value that a load may
+//! return. One folio is migrated while others open the file for writing, or zero a part of it.
+//!
+//! What makes it right is the second look at `i_writecount`, with the barrier before it. The first
+//! one, in `freeze()`, spares a drain if there is a writer already, and needs no barrier.
 
 use loom::{
     sync::{
@@ -21,16 +24,30 @@ use loom::{
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum Without {
     Nothing,
-    /// The look at `i_writecount` when the walk is over,
+    /// The look at `i_writecount` before the walk,
+    Look,
+    /// that when the walk is over, together with the one at the flag,
     Recheck,
+    /// or only the one at `i_writecount`,
+    RecheckOfWriters,
     /// or only the one at the flag.
     RecheckOfFlag,
-    /// The barrier between the deferral and that look.
+    /// `smp_mb()` between the deferral and that look.
     Barrier,
-    /// The writer does not drain.
+    /// `smp_rmb()` between the look at `i_writecount` and the one at the flag.
+    ReadBarrier,
+    /// The writer does not drain, nor does who zeroes.
     Drain,
     /// The writer clears the flag before it drains, instead of after it.
     Order,
+    /// `atomic_inc_unless_negative()` is no full barrier.
+    FullIncrement,
+    /// `test_bit_acquire()`
+    Acquire,
+    /// The unlock of `clear_bit_unlock()`.
+    Unlock,
+    /// `smp_mb__after_atomic()` between that and the decrement.
+    BarrierBeforeDecrement,
 }
 
 struct File {
@@ -64,6 +81,13 @@ impl File {
         self.flushed.store(self.deferred.load(Acquire), Release);
     }
 
+    fn freeze(&self) -> bool {
+        if !self.flag.load(Relaxed) {
+            self.flag.swap(true, Relaxed);
+        }
+        self.without == Without::Look || self.writers.load(Relaxed) <= 0
+    }
+
     fn still_frozen(&self) -> bool {
         if self.without == Without::Recheck {
             return true;
@@ -71,21 +95,19 @@ impl File {
         if self.without != Without::Barrier {
             fence(SeqCst);
         }
-        if self.writers.load(Relaxed) > 0 {
+        if self.without != Without::RecheckOfWriters && self.writers.load(Relaxed) > 0 {
             return false;
         }
-        fence(Acquire);
+        if self.without != Without::ReadBarrier {
+            fence(Acquire);
+        }
         self.without == Without::RecheckOfFlag || self.flag.load(Relaxed)
     }
 
     fn migrate(&self) {
         let mut folio = self.folio.lock().unwrap();
 
-        if !self.flag.load(Relaxed) {
-            self.flag.swap(true, Relaxed);
-        }
-        fence(SeqCst);
-        if self.writers.load(Relaxed) > 0 {
+        if !self.freeze() {
             return;
         }
         *folio = self.deferred.fetch_add(1, Release) + 1;
@@ -94,94 +116,187 @@ impl File {
         }
     }
 
+    /// `migrc_write_access()`
+    fn write_access(&self) {
+        let order = match self.without {
+            Without::Acquire => Relaxed,
+            _ => Acquire,
+        };
+
+        if !self.flag.load(order) {
+            return;
+        }
+        if self.without == Without::Order {
+            self.flag.store(false, Relaxed);
+            fence(SeqCst);
+        }
+        if self.without != Without::Drain {
+            self.flush();
+        }
+        let order = match self.without {
+            Without::Order => return,
+            Without::Unlock => Relaxed,
+            _ => Release,
+        };
+        self.flag.store(false, order);
+        if self.without != Without::BarrierBeforeDecrement {
+            fence(SeqCst);
+        }
+    }
+
     /// Opens, does what `f` does, and closes.
     fn write(&self, f: impl FnOnce(&Self)) {
-        self.writers.fetch_add(1, AcqRel);
-        fence(SeqCst);
-        if self.flag.load(Acquire) {
-            if self.without == Without::Order {
-                self.flag.store(false, Relaxed);
-                fence(SeqCst);
-            }
-            if self.without != Without::Drain {
-                self.flush();
-            }
-            if self.without != Without::Order {
-                self.flag.store(false, Release);
-                fence(SeqCst);
-            }
+        if self.without == Without::FullIncrement {
+            self.writers.fetch_add(1, Relaxed);
+        } else {
+            self.writers.fetch_add(1, AcqRel);
+            fence(SeqCst);
         }
+        self.write_access();
         f(self);
         self.writers.fetch_sub(1, Relaxed);
     }
 
-    /// No TLB may lead to where the folio was.
+    /// `migrc_zero_range()`. A branch and a store follow the look at the flag, of which C11 knows
+    /// nothing; Acquire stands for that.
+    fn zero(&self) {
+        let folio = self.folio.lock().unwrap();
+
+        if self.flag.load(Acquire) && self.without != Without::Drain {
+            self.flush();
+        }
+        self.check(*folio);
+    }
+
     fn store(&self) {
         let deferral = *self.folio.lock().unwrap();
 
+        self.check(deferral);
+    }
+
+    /// No TLB may lead to where the folio was.
+    fn check(&self, deferral: usize) {
         assert!(self.flushed.load(Acquire) >= deferral, "stale");
     }
 }
 
+type Thread = fn(&File);
+
 /// One writes to another folio first, so that it can be over before the walk is.
-fn run(without: Without) {
+const WRITERS: [Thread; 2] = [
+    |file| file.write(File::store),
+    |file| {
+        file.write(|_| {});
+        file.write(File::store);
+    },
+];
+
+/// One clears the flag, the other looks at it without being a writer.
+const ZEROING: [Thread; 2] = [File::zero, |file| file.write(|_| {})];
+
+fn run(without: Without, others: [Thread; 2]) {
     let mut model = loom::model::Builder::new();
 
     model.preemption_bound = Some(3);
     model.check(move || {
         let file = Arc::new(File::new(without));
-        let writers: Vec<_> = [1, 2]
-            .into_iter()
-            .map(|opens| {
-                let file = file.clone();
+        let others = others.map(|other| {
+            let file = file.clone();
 
-                thread::spawn(move || {
-                    if opens == 2 {
-                        file.write(|_| {});
-                    }
-                    file.write(File::store);
-                })
-            })
-            .collect();
+            thread::spawn(move || other(&file))
+        });
 
         file.migrate();
-        for writer in writers {
-            writer.join().unwrap();
+        for other in others {
+            other.join().unwrap();
         }
     });
 }
 
 #[test]
 fn no_writer_meets_a_stale_translation() {
-    run(Without::Nothing);
+    run(Without::Nothing, WRITERS);
+}
+
+#[test]
+fn the_first_look_is_a_filter() {
+    run(Without::Look, WRITERS);
+    run(Without::Look, ZEROING);
+}
+
+#[test]
+fn no_zeroing_meets_a_stale_translation() {
+    run(Without::Nothing, ZEROING);
+}
+
+#[test]
+#[should_panic(expected = "stale")]
+fn drain_is_needed_before_zeroing() {
+    run(Without::Drain, ZEROING);
 }
 
 #[test]
 #[should_panic(expected = "stale")]
 fn recheck_is_needed() {
-    run(Without::Recheck);
+    run(Without::Recheck, WRITERS);
+}
+
+#[test]
+#[should_panic(expected = "stale")]
+fn recheck_of_writers_is_needed() {
+    run(Without::RecheckOfWriters, WRITERS);
 }
 
 #[test]
 #[should_panic(expected = "stale")]
 fn recheck_of_the_flag_is_needed() {
-    run(Without::RecheckOfFlag);
+    run(Without::RecheckOfFlag, WRITERS);
 }
 
 #[test]
 #[should_panic(expected = "stale")]
 fn barrier_is_needed() {
-    run(Without::Barrier);
+    run(Without::Barrier, WRITERS);
+}
+
+#[test]
+#[should_panic(expected = "stale")]
+fn read_barrier_is_needed() {
+    run(Without::ReadBarrier, WRITERS);
 }
 
 #[test]
 #[should_panic(expected = "stale")]
 fn drain_is_needed() {
-    run(Without::Drain);
+    run(Without::Drain, WRITERS);
 }
 
 #[test]
 #[should_panic(expected = "stale")]
 fn flag_is_cleared_after_the_drain() {
-    run(Without::Order);
+    run(Without::Order, WRITERS);
+}
+
+#[test]
+#[should_panic(expected = "stale")]
+fn full_increment_is_needed() {
+    run(Without::FullIncrement, WRITERS);
+}
+
+#[test]
+#[should_panic(expected = "stale")]
+fn acquire_is_needed() {
+    run(Without::Acquire, WRITERS);
+}
+
+#[test]
+#[should_panic(expected = "stale")]
+fn unlock_is_needed() {
+    run(Without::Unlock, WRITERS);
+}
+
+#[test]
+#[should_panic(expected = "stale")]
+fn barrier_before_the_decrement_is_needed() {
+    run(Without::BarrierBeforeDecrement, WRITERS);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The words of an address space that migrc changes without a lock, and the list that a drain walks
-//! without one: `mm/migrc/registered.rs` itself, compiled for loom.
+//! without one: `mm/migrc/registered.rs` itself, with the ledger, compiled for loom.
 //!
 //! What stands around it follows `migrc_defer_slow()` in `mm/migrc/migrc_shim.c`, and `drain()` and
 //! `migrc_unregister()` in `mm/migrc/migrc_main.rs`.
@@ -16,13 +16,21 @@ use loom::{
     thread,
 };
 // All threads of a model are in one of the system. loom's Arc may not be dropped by one that panics.
-use std::{cell::Cell, rc::Rc};
-use verify::migrc::{generation, readmostly};
+use std::{
+    cell::{Cell, RefCell},
+    mem::take,
+    rc::Rc,
+};
+use verify::migrc::{
+    generation,
+    ledger::{Chain, Ledger, Mms, Unflushed},
+    readmostly,
+};
 
 use bindings::migrc_mm;
 use generation::Generation;
 use readmostly::Credit;
-use registered::{flush_all, Registered, RegisteredMm};
+use registered::{flush_all, Iter, Registered, RegisteredMm};
 
 #[path = "../../mm/migrc/registered.rs"]
 mod registered;
@@ -35,10 +43,14 @@ enum Broken {
     Exchange,
     /// `cmpxchg()` orders nothing.
     Order,
+    /// The deferral can be seen before the clear.
+    Clear,
     /// The source is added to the ledger before its address space to the list.
     Register,
     /// A drain takes the list before the sources.
     Walk,
+    /// A drain flushes before it takes the sources.
+    Splice,
     /// An exit does not wait for a drain.
     Exit,
 }
@@ -111,7 +123,7 @@ mod sync {
 }
 
 mod bindings {
-    use loom::sync::atomic::{AtomicBool, AtomicI64, Ordering::*};
+    use loom::sync::atomic::{AtomicBool, AtomicI64};
 
     /// `struct migrc_mm`, and the address space.
     #[allow(non_camel_case_types)]
@@ -128,164 +140,329 @@ mod bindings {
         pub exited: AtomicBool,
     }
 
-    pub unsafe fn migrc_arch_begin(_mms: usize) -> bool {
-        true
+    pub unsafe fn migrc_arch_begin(mms: usize) -> bool {
+        super::HARDWARE.with_borrow_mut(|hardware| hardware.begin(mms))
     }
 
-    /// A TLB that is invalidated is filled at once, with what can be found at this time.
     pub unsafe fn migrc_arch_issue(mm: *mut migrc_mm) {
-        // SAFETY: Nothing is freed before all threads have ended.
-        let mm = unsafe { &*mm };
+        super::HARDWARE.with_borrow_mut(|hardware| hardware.issue(mm));
+    }
 
-        assert!(!mm.exited.load(Relaxed), "flushed after its exit");
-        for (pte, tlb) in mm.ptes.iter().zip(&mm.tlb) {
-            if !pte.load(Relaxed) {
-                tlb.store(false, Relaxed);
-            }
+    pub unsafe fn migrc_arch_sync(mms: usize) {
+        super::HARDWARE.with_borrow_mut(|hardware| hardware.sync(mms));
+    }
+}
+
+/// An invalidation of an address space. A TLB is filled again as soon as it begins, with what can
+/// be found at this time; the old entries are gone only when it is over.
+struct Invalidation {
+    mm: *mut migrc_mm,
+    gone: Vec<usize>,
+}
+
+impl Invalidation {
+    fn begin(mm: *mut migrc_mm) -> Self {
+        // SAFETY: Nothing is freed before all threads have ended.
+        let ptes = unsafe { &(*mm).ptes };
+        let gone = (0..ptes.len()).filter(|&page| !ptes[page].load(Relaxed));
+
+        Self {
+            mm,
+            gone: gone.collect(),
         }
     }
 
-    pub unsafe fn migrc_arch_sync(_mms: usize) {}
+    fn end(self) {
+        // SAFETY: As above.
+        let tlb = unsafe { &(*self.mm).tlb };
+
+        self.gone
+            .iter()
+            .for_each(|&page| tlb[page].store(false, Relaxed));
+    }
 }
 
-/// An address space, and the locks of migrc.
+thread_local!(static HARDWARE: RefCell<Hardware> = RefCell::default());
+
+/// The invalidations of a drain, of which there is one at a time.
+#[derive(Default)]
+struct Hardware {
+    /// All that there are.
+    mms: Vec<*mut migrc_mm>,
+    /// Of more than these, all are invalidated at once: `ARCH_MIGRC_MAX_ASIDS`.
+    most: usize,
+    running: Vec<Invalidation>,
+}
+
+impl Hardware {
+    fn begin(&mut self, mms: usize) -> bool {
+        if mms <= self.most {
+            return true;
+        }
+        let all = self.mms.iter().map(|&mm| Invalidation::begin(mm));
+
+        self.running.extend(all);
+        false
+    }
+
+    fn issue(&mut self, mm: *mut migrc_mm) {
+        // SAFETY: As above.
+        let exited = unsafe { (*mm).exited.load(Relaxed) };
+
+        assert!(!exited, "flushed after its exit");
+        self.running.push(Invalidation::begin(mm));
+    }
+
+    fn sync(&mut self, mms: usize) {
+        let expected = if mms <= self.most {
+            mms
+        } else {
+            self.mms.len()
+        };
+
+        assert_eq!(self.running.len(), expected, "not each, or one twice");
+        take(&mut self.running)
+            .into_iter()
+            .for_each(Invalidation::end);
+    }
+}
+
+/// A page of an address space.
+type Source = (usize, usize);
+
+struct Sources(Vec<Source>);
+
+impl Chain for Sources {
+    const EMPTY: Self = Self(Vec::new());
+
+    type Folio = Source;
+
+    fn push(&mut self, source: Source) {
+        self.0.push(source);
+    }
+
+    fn append(&mut self, mut other: Self) {
+        self.0.append(&mut other.0);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// None if it was flushed already.
+struct Drained(Option<Iter>);
+
+impl Mms for Drained {
+    fn flush_all(&mut self) -> usize {
+        self.0.map_or(0, flush_all)
+    }
+}
+
+/// What a model begins with.
+#[derive(Clone, Copy)]
+struct Start {
+    mms: usize,
+    /// Of each.
+    pages: usize,
+    /// Of each.
+    credit: Credit,
+    /// See [`Hardware`].
+    most: usize,
+    /// How often one thread may interrupt another; all interleavings of more than two would take
+    /// minutes.
+    preemptions: Option<usize>,
+}
+
+/// Address spaces, and the locks of migrc.
 struct Migrc {
-    mm: *mut migrc_mm,
-    mms: Mutex<Registered>,
+    mms: Vec<*mut migrc_mm>,
+    list: Mutex<Registered>,
     drain: Mutex<()>,
-    ledger: Mutex<Vec<usize>>,
+    ledger: Mutex<Ledger<Sources>>,
+    offers: Mutex<Vec<bool>>,
 }
 
 impl Migrc {
-    fn new(pages: usize, credit: Credit) -> Self {
-        let all = || (0..pages).map(|_| AtomicBool::new(true)).collect();
-        let mm = migrc_mm {
+    fn new(start: Start) -> Self {
+        let all = || (0..start.pages).map(|_| AtomicBool::new(true)).collect();
+        let mm = || migrc_mm {
             generation: Default::default(),
             seen: 0,
             next: std::ptr::null_mut(),
             prev: std::ptr::null_mut(),
-            readmostly: loom::sync::atomic::AtomicI64::new(credit.into_raw()),
+            readmostly: loom::sync::atomic::AtomicI64::new(start.credit.into_raw()),
             registered: false,
             ptes: all(),
             tlb: all(),
             exited: AtomicBool::new(false),
         };
+        let mms: Vec<_> = (0..start.mms)
+            .map(|_| Box::into_raw(Box::new(mm())))
+            .collect();
+        let mut ledger = Ledger::new();
 
+        ledger.open();
+        HARDWARE.set(Hardware {
+            mms: mms.clone(),
+            most: start.most,
+            running: Vec::new(),
+        });
         Self {
-            mm: Box::into_raw(Box::new(mm)),
-            mms: Mutex::new(Registered::new()),
+            mms,
+            list: Mutex::new(Registered::new()),
             drain: Mutex::new(()),
-            ledger: Mutex::new(Vec::new()),
+            ledger: Mutex::new(ledger),
+            offers: Mutex::new(Vec::new()),
         }
     }
 
-    fn mm(&self) -> &migrc_mm {
+    fn mm(&self, mm: usize) -> &migrc_mm {
         // SAFETY: Until `self` is dropped.
-        unsafe { &*self.mm }
+        unsafe { &*self.mms[mm] }
     }
 
-    fn registered(&self) -> RegisteredMm {
+    fn registered(&self, mm: usize) -> RegisteredMm {
         // SAFETY: As above.
-        unsafe { RegisteredMm::from_raw(self.mm) }
+        unsafe { RegisteredMm::from_raw(self.mms[mm]) }
+    }
+
+    fn is_cached(&self, (mm, page): Source) -> bool {
+        self.mm(mm).tlb[page].load(Relaxed)
     }
 
     /// `migrc_register()`, if the plain look says so.
     ///
     /// loom cannot switch between the stores to the mark and to the list, but they are under the
     /// lock of the list: it is no matter when the mark is seen, since who walks takes the lock.
-    fn register(&self) {
+    fn register(&self, mm: usize) {
+        let mm = self.mms[mm];
+
         // SAFETY: A read of a bool that one thread of the system writes.
-        if !unsafe { (&raw const (*self.mm).registered).read_volatile() } {
+        if !unsafe { (&raw const (*mm).registered).read_volatile() } {
             // SAFETY: Alive until it is removed.
-            unsafe { self.mms.lock().unwrap().add(self.mm) };
+            unsafe { self.list.lock().unwrap().add(mm) };
         }
     }
 
     /// `migrc_defer_slow()`, and then `migrc_add()`.
-    fn migrate(&self, page: usize) {
-        self.mm().ptes[page].store(false, Relaxed);
-        fence(Release);
+    fn migrate(&self, (mm, page): Source) {
+        self.mm(mm).ptes[page].store(false, Relaxed);
+        if !broken(Broken::Clear) {
+            fence(Release);
+        }
         let deferral = Generation::DEFERRAL as i64;
-        self.mm().generation.fetch_add(deferral, Relaxed);
+        self.mm(mm).generation.fetch_add(deferral, Relaxed);
 
-        let add = || self.ledger.lock().unwrap().push(page);
+        let add = || {
+            let added = self.ledger.lock().unwrap().add((mm, page), 1, 0);
+
+            assert!(added.is_ok());
+        };
         if broken(Broken::Register) {
             add();
-            self.register();
+            self.register(mm);
         } else {
-            self.register();
+            self.register(mm);
             add();
         }
     }
 
     /// `drain()`
     fn drain(&self) {
+        let mut unflushed = Unflushed::new();
+
         let _guard = self.drain.lock().unwrap();
         // SAFETY: What is removed is removed under the same lock.
-        let walk = || unsafe { self.mms.lock().unwrap().iter() };
+        let walk = || unsafe { self.list.lock().unwrap().iter() };
         let early = broken(Broken::Walk).then(walk);
-        let sources = std::mem::take(&mut *self.ledger.lock().unwrap());
-
-        if sources.is_empty() {
-            return;
+        if broken(Broken::Splice) {
+            flush_all(walk());
         }
-        flush_all(early.unwrap_or_else(walk));
-        for page in sources {
-            assert!(!self.mm().tlb[page].load(Relaxed), "released unflushed");
+        self.ledger.lock().unwrap().splice_into(&mut unflushed);
+        let Some(unflushed) = unflushed.some() else {
+            return;
+        };
+        let mms = (!broken(Broken::Splice)).then(|| early.unwrap_or_else(walk));
+
+        for source in unflushed.flush(&mut Drained(mms)).into_chain().0 {
+            assert!(!self.is_cached(source), "released unflushed");
         }
     }
 
     /// `migrc_flush_mm()`. Its plain load is followed by a branch and by stores only, of which C11
     /// knows nothing; Acquire stands for that.
-    fn hook(&self, page: usize) {
-        let word = self.mm().generation.load(Acquire);
+    fn hook(&self, source: Source) {
+        let word = self.mm(source.0).generation.load(Acquire);
         let seen = Generation::from_raw(word as u64);
 
         if seen.is_pending() {
-            // SAFETY: Not freed.
-            unsafe { bindings::migrc_arch_issue(self.mm) };
-            self.registered().cover(seen);
+            Invalidation::begin(self.mms[source.0]).end();
+            self.registered(source.0).cover(seen);
+            let now = self.mm(source.0).generation.load(Relaxed);
+            let left = seen.cover(Generation::from_raw(now as u64));
+            assert_eq!(left, None, "flushed, but uncovered");
         }
         if seen.into_raw() != 0 {
-            assert!(!self.mm().tlb[page].load(Relaxed), "not flushed");
+            assert!(!self.is_cached(source), "not flushed");
         }
     }
 
     /// `migrc_mm_exit()`: `exit_mmap()` is done, and the mm is about to be freed.
-    fn exit(&self) {
-        self.mm()
+    fn exit(&self, mm: usize) {
+        self.mm(mm)
             .tlb
             .iter()
             .for_each(|tlb| tlb.store(false, Relaxed));
         let guard = (!broken(Broken::Exit)).then(|| self.drain.lock().unwrap());
 
         // SAFETY: In the list.
-        unsafe { self.mms.lock().unwrap().remove(self.mm) };
+        unsafe { self.list.lock().unwrap().remove(self.mms[mm]) };
         drop(guard);
-        self.mm().exited.store(true, Relaxed);
+        self.mm(mm).exited.store(true, Relaxed);
+    }
+
+    /// Nobody else is left.
+    fn end(&self) {
+        self.drain();
+        for mm in (0..self.mms.len()).map(|mm| self.mm(mm)) {
+            let word = Generation::from_raw(mm.generation.load(Relaxed) as u64);
+
+            assert!(mm.exited.load(Relaxed) || !word.is_pending(), "uncovered");
+        }
     }
 }
 
 impl Drop for Migrc {
     fn drop(&mut self) {
-        // SAFETY: From a box, and all threads have ended.
-        drop(unsafe { Box::from_raw(self.mm) });
+        for mm in &self.mms {
+            // SAFETY: From a box, and all threads have ended.
+            drop(unsafe { Box::from_raw(*mm) });
+        }
     }
 }
 
 type Thread = fn(&Migrc);
 
-/// In every interleaving of all of `threads`, `last` after them.
-fn run(what: Broken, pages: usize, credit: Credit, threads: &[Thread], last: Thread) {
-    let threads = threads.to_vec();
+const START: Start = Start {
+    mms: 1,
+    pages: 1,
+    credit: Credit::from_raw(0),
+    most: usize::MAX,
+    preemptions: Some(4),
+};
 
+/// `first`, then every interleaving of all of `threads`, `last` after them.
+fn run(what: Broken, start: Start, first: Thread, threads: &[Thread], last: Thread) {
+    let threads = threads.to_vec();
     let mut model = loom::model::Builder::new();
 
     BROKEN.set(what);
-    // All interleavings would take minutes.
-    model.preemption_bound = Some(3);
+    model.preemption_bound = start.preemptions;
     model.check(move || {
-        let migrc = Rc::new(Migrc::new(pages, credit));
+        let migrc = Rc::new(Migrc::new(start));
+
+        first(&migrc);
         let threads: Vec<_> = threads
             .iter()
             .map(|&f| {
@@ -302,18 +479,19 @@ fn run(what: Broken, pages: usize, credit: Credit, threads: &[Thread], last: Thr
     });
 }
 
-const MIGRATE_0: Thread = |migrc| migrc.migrate(0);
-const MIGRATE_1: Thread = |migrc| migrc.migrate(1);
+const NOTHING: Thread = |_| {};
 
 fn drain_races(what: Broken) {
-    let last: Thread = |migrc| migrc.drain();
-
     run(
         what,
-        2,
-        Credit::default(),
-        &[MIGRATE_0, MIGRATE_1, Migrc::drain],
-        last,
+        Start { pages: 2, ..START },
+        NOTHING,
+        &[
+            |migrc| migrc.migrate((0, 0)),
+            |migrc| migrc.migrate((0, 1)),
+            Migrc::drain,
+        ],
+        Migrc::end,
     );
 }
 
@@ -335,23 +513,108 @@ fn the_list_is_walked_after_the_sources_were_taken() {
     drain_races(Broken::Walk);
 }
 
+#[test]
+#[should_panic(expected = "released unflushed")]
+fn what_is_taken_after_the_flush_is_not_flushed() {
+    drain_races(Broken::Splice);
+}
+
+/// One of two comes into the list while a drain walks through it, or both are flushed.
+fn two_address_spaces(most: usize) {
+    run(
+        Broken::Nothing,
+        Start {
+            mms: 2,
+            most,
+            ..START
+        },
+        NOTHING,
+        &[
+            |migrc| migrc.migrate((0, 0)),
+            |migrc| migrc.migrate((1, 0)),
+            Migrc::drain,
+        ],
+        Migrc::end,
+    );
+}
+
+#[test]
+fn a_drain_flushes_each_address_space() {
+    two_address_spaces(2);
+}
+
+#[test]
+fn a_drain_flushes_all_if_these_are_many() {
+    two_address_spaces(1);
+}
+
+#[test]
+fn a_drain_flushes_all_if_it_is_told_to() {
+    two_address_spaces(0);
+}
+
+/// Any additions and removals, beside a list of what should be there.
+#[test]
+fn the_list_has_what_was_added_and_not_removed() {
+    const MMS: usize = 3;
+
+    loom::model(|| {
+        let migrc = Migrc::new(Start { mms: MMS, ..START });
+
+        for sequence in 0..(2 * MMS).pow(7) {
+            let mut list = Registered::new();
+            let mut expected = Vec::new();
+            let ops = (0..7).map(|i| sequence / (2 * MMS).pow(i) % (2 * MMS));
+
+            // At last, all are removed that are there.
+            for op in ops.chain(MMS..2 * MMS) {
+                let (mm, add) = (migrc.mms[op % MMS], op < MMS);
+                let at = expected.iter().position(|&other| other == mm);
+
+                match at {
+                    // SAFETY: Alive.
+                    _ if add => unsafe { list.add(mm) },
+                    // SAFETY: It is there.
+                    Some(_) => unsafe { list.remove(mm) },
+                    None => {}
+                }
+                match at {
+                    None if add => expected.insert(0, mm),
+                    Some(at) if !add => {
+                        expected.remove(at);
+                    }
+                    _ => {}
+                }
+                // SAFETY: Nobody else has it.
+                let found = unsafe { list.iter() }.map(RegisteredMm::as_raw);
+                assert!(found.eq(expected.iter().copied()), "{sequence}: {op}");
+                // SAFETY: Alive.
+                let marked = migrc.mms.iter().filter(|mm| unsafe { (***mm).registered });
+                assert_eq!(marked.count(), expected.len());
+            }
+        }
+    });
+}
+
+const MIGRATE_BOTH: Thread = |migrc| {
+    migrc.migrate((0, 0));
+    migrc.migrate((0, 1));
+};
+
 /// The word, covered by a drain and by a hook, while one more page is deferred.
 fn cover_races(what: Broken) {
     run(
         what,
-        2,
-        Credit::default(),
-        &[
-            |migrc| {
-                migrc.migrate(0);
-                migrc.migrate(1);
-            },
-            Migrc::drain,
-            |migrc| migrc.hook(0),
-        ],
+        Start {
+            pages: 2,
+            preemptions: Some(3),
+            ..START
+        },
+        NOTHING,
+        &[MIGRATE_BOTH, Migrc::drain, |migrc| migrc.hook((0, 0))],
         |migrc| {
-            migrc.hook(1);
-            migrc.drain();
+            migrc.hook((0, 1));
+            migrc.end();
         },
     );
 }
@@ -359,6 +622,34 @@ fn cover_races(what: Broken) {
 #[test]
 fn a_drain_and_a_hook_cover_what_they_flushed() {
     cover_races(Broken::Nothing);
+}
+
+/// All interleavings with one of them.
+fn covers_alone(flush: Thread) {
+    run(
+        Broken::Nothing,
+        Start {
+            pages: 2,
+            preemptions: None,
+            ..START
+        },
+        NOTHING,
+        &[MIGRATE_BOTH, flush],
+        |migrc| {
+            migrc.hook((0, 1));
+            migrc.end();
+        },
+    );
+}
+
+#[test]
+fn a_drain_covers_what_it_flushed() {
+    covers_alone(Migrc::drain);
+}
+
+#[test]
+fn a_hook_covers_what_it_flushed() {
+    covers_alone(|migrc| migrc.hook((0, 0)));
 }
 
 #[test]
@@ -373,19 +664,31 @@ fn who_finds_it_covered_sees_the_flush() {
     cover_races(Broken::Order);
 }
 
+/// Who invalidates after having seen the deferral need not invalidate what the clear was to.
+#[test]
+#[should_panic(expected = "flushed")]
+fn who_sees_the_deferral_sees_the_clear() {
+    cover_races(Broken::Clear);
+}
+
+/// One exits, and the drain is for the other as well, which was there before.
 fn exit_races(what: Broken) {
     run(
         what,
-        1,
-        Credit::default(),
+        Start {
+            mms: 2,
+            preemptions: None,
+            ..START
+        },
+        |migrc| migrc.migrate((1, 0)),
         &[
             |migrc| {
-                migrc.migrate(0);
-                migrc.exit();
+                migrc.migrate((0, 0));
+                migrc.exit(0);
             },
             Migrc::drain,
         ],
-        |_| {},
+        Migrc::end,
     );
 }
 
@@ -405,28 +708,30 @@ fn credit_races(what: Broken) {
     let one = Credit::from_raw((Credit::START - 1) * Credit::PAGE);
 
     fn offer(migrc: &Migrc) {
-        let protect = migrc.registered().update_credit(Credit::offer);
+        let protect = migrc.registered(0).update_credit(Credit::offer);
 
-        // Counted where nobody else uses it.
-        migrc.ledger.lock().unwrap().push(protect as usize);
+        migrc.offers.lock().unwrap().push(protect);
     }
     run(
         what,
-        0,
-        one,
+        Start {
+            credit: one,
+            ..START
+        },
+        NOTHING,
         &[offer, offer, |migrc| {
             migrc
-                .registered()
+                .registered(0)
                 .update_credit(|credit| ((), credit.hit()))
         }],
         |migrc| {
-            let offers = std::mem::take(&mut *migrc.ledger.lock().unwrap());
-            let protected = offers.iter().sum::<usize>() as i64;
+            let offers = take(&mut *migrc.offers.lock().unwrap());
+            let protected = offers.iter().filter(|&&protect| protect).count() as i64;
             let spared = offers.len() as i64 - protected;
             let spent = (Credit::START - 2 + protected) * Credit::PAGE - spared;
 
             assert!(protected >= 1, "credit that nobody had");
-            let word = migrc.mm().readmostly.load(Relaxed);
+            let word = migrc.mm(0).readmostly.load(Relaxed);
             assert_eq!(word, spent, "credit is lost");
         },
     );

@@ -6,8 +6,15 @@
 //! Each case is compiled twice against the kernel's own file: without its last line, where it has
 //! to be accepted, so that it is not refused for something else, and with it, where it has to be
 //! refused for the expected reason.
+//!
+//! What is dropped in between is refused as the kernel does it, by `build_error!()`: a function
+//! that does not exist is called where the optimiser has left a drop.
 
-use std::process::{Command, Stdio};
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
@@ -16,6 +23,9 @@ struct Subject {
     path: &'static str,
     uses: &'static str,
     signature: &'static str,
+    /// Types without any content for a program that calls it.
+    types: &'static str,
+    call: &'static str,
 }
 
 /// It has a batch and something that is owed.
@@ -24,6 +34,20 @@ const BATCH: Subject = Subject {
     uses: "Holds, Owed, Ranges, Tlb",
     signature: "case<H: Holds<usize>>(mut batch: Ranges<usize, H>, mut tlb: impl Tlb<usize>, \
                 owed: Owed<usize>)",
+    types: "
+        struct Nothing;
+        impl Tlb<usize> for Nothing {
+            fn issue(&mut self, _: usize, start: usize, _: usize) { black_box(start); }
+            fn issue_mm(&mut self, _: usize, bytes: usize) { black_box(bytes); }
+            fn prefers_mm(&self, bytes: usize) -> bool { black_box(bytes) > 1 }
+            fn flush(&mut self, _: usize, _: usize, _: usize, _: usize) -> bool { false }
+            fn sync(&mut self) {}
+        }
+        impl Holds<usize> for Nothing {
+            fn mm(&self) -> usize { black_box(1) }
+        }
+    ",
+    call: "case::<Nothing>(black_box(Ranges::new(0)), Nothing)",
 };
 
 /// It has a ledger and what was taken out of one.
@@ -32,6 +56,20 @@ const LEDGER: Subject = Subject {
     uses: "Chain, Flushed, Ledger, Mms, Unflushed",
     signature: "case<C: Chain>(mut ledger: Ledger<C>, mut unflushed: Unflushed<C>, \
                 mut mms: impl Mms, folio: C::Folio)",
+    types: "
+        struct Nothing(u8);
+        impl Chain for Nothing {
+            const EMPTY: Self = Nothing(0);
+            type Folio = ();
+            fn push(&mut self, _: ()) { black_box(&mut self.0); }
+            fn append(&mut self, other: Self) { self.0 = black_box(other.0); }
+            fn is_empty(&self) -> bool { black_box(self.0) == 0 }
+        }
+        impl Mms for Nothing {
+            fn flush_all(&mut self) -> usize { black_box(1) }
+        }
+    ",
+    call: "case::<Nothing>(black_box(Ledger::new()), Nothing(0))",
 };
 
 /// The diagnostics of rustc for the body of the function.
@@ -40,6 +78,7 @@ fn compile(subject: &Subject, body: &str) -> Result<(), String> {
         path,
         uses,
         signature,
+        ..
     } = subject;
     let path = format!("{ROOT}/{path}");
     let source = format!(
@@ -57,9 +96,22 @@ fn compile(subject: &Subject, body: &str) -> Result<(), String> {
             }}
         "#
     );
+    let args = [
+        "--crate-type=lib",
+        "--emit=metadata",
+        "--error-format=short",
+        "-o",
+        "-",
+    ];
+
+    rustc(&args, &source)
+}
+
+/// The diagnostics of rustc for this source.
+fn rustc(args: &[&str], source: &str) -> Result<(), String> {
     let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into()))
-        .args(["--edition=2021", "--crate-type=lib", "--emit=metadata"])
-        .args(["--error-format=short", "-o", "-", "-"])
+        .args(["--edition=2021", "-"])
+        .args(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -73,6 +125,72 @@ fn compile(subject: &Subject, body: &str) -> Result<(), String> {
     } else {
         Err(String::from_utf8_lossy(&out.stderr).into_owned())
     }
+}
+
+/// The same for a program with this function, optimised and linked. Its arguments are those of the
+/// other, but for what cannot be had without a batch or a ledger.
+fn link(subject: &Subject, body: &str) -> Result<(), String> {
+    static PROGRAMS: AtomicUsize = AtomicUsize::new(0);
+
+    let Subject {
+        path,
+        uses,
+        signature,
+        types,
+        call,
+    } = subject;
+    let path = format!("{ROOT}/{path}");
+    let signature = signature
+        .replace(", owed: Owed<usize>", "")
+        .replace("mut unflushed: Unflushed<C>, ", "")
+        .replace(", folio: C::Folio", "");
+    let source = format!(
+        r#"
+            #![allow(unused)]
+            use std::hint::black_box;
+            extern "C" {{ fn build_error(); }}
+            #[inline(always)]
+            fn owed_dropped() {{ unsafe {{ build_error() }} }}
+            #[inline(always)]
+            fn unflushed_dropped() {{ unsafe {{ build_error() }} }}
+            #[path = {path:?}]
+            mod subject;
+            use subject::{{{uses}}};
+            {types}
+            fn {signature} {{
+                {body}
+            }}
+            fn main() {{
+                {call};
+            }}
+        "#
+    );
+    let dir = format!("owed-{}", PROGRAMS.fetch_add(1, Relaxed));
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(dir);
+    let program = dir.join("program");
+    // As the kernel is built.
+    let flags = ["-Copt-level=2", "-Cpanic=abort", "-Ccodegen-units=1", "-o"];
+
+    std::fs::create_dir_all(&dir).expect("can be made");
+    let result = rustc(
+        &[&flags[..], &[program.to_str().expect("is text")]].concat(),
+        &source,
+    );
+    // There are objects in it if it was not linked.
+    std::fs::remove_dir_all(dir).expect("was made");
+    result
+}
+
+/// `start` is part of both, and then what it has is `used`, or there is a way out without that.
+#[track_caller]
+fn not_built(subject: &Subject, start: &str, used: &str, dropped: &str) {
+    assert_eq!(link(subject, &format!("{start}\n{used}")), Ok(()));
+    let body = format!("{start}\n{dropped}\n{used}");
+    let errors = link(subject, &body).expect_err(dropped);
+
+    // The linker's, whichever it is.
+    assert!(errors.contains("build_error"), "`{dropped}`: {errors}");
+    assert!(!errors.contains("error[E"), "`{dropped}`: {errors}");
 }
 
 #[track_caller]
@@ -212,5 +330,49 @@ fn sources_cannot_be_ignored() {
         "",
         "ledger.add(folio, 1, 0);",
         "error: unused `Result`",
+    );
+}
+
+/// An early return where something is owed, and where a condition has to be looked at for that.
+#[test]
+fn owed_cannot_be_dropped() {
+    let way_out = "if black_box(false) { return; }";
+
+    not_built(
+        &BATCH,
+        "let Some(owed) = batch.take() else { return };",
+        "owed.issue(&mut tlb);",
+        way_out,
+    );
+    not_built(
+        &BATCH,
+        "let owed = batch.add(black_box(1), black_box(0), black_box(4096));",
+        "if let Some(owed) = owed { owed.issue(&mut tlb); }",
+        way_out,
+    );
+    not_built(
+        &BATCH,
+        "",
+        "batch.flush(&mut tlb);",
+        "let _ = batch.take();",
+    );
+}
+
+#[test]
+fn sources_cannot_be_dropped() {
+    not_built(
+        &LEDGER,
+        "let mut unflushed = Unflushed::new(); ledger.splice_into(&mut unflushed);",
+        "if let Some(unflushed) = unflushed.some() {
+             black_box(unflushed.flush(&mut mms).into_chain());
+         }",
+        "if black_box(false) { return; }",
+    );
+    not_built(
+        &LEDGER,
+        "let mut unflushed = Unflushed::new(); ledger.splice_into(&mut unflushed);
+         let Some(unflushed) = unflushed.some() else { return };",
+        "black_box(unflushed.flush(&mut mms).into_chain());",
+        "if black_box(false) { return; }",
     );
 }

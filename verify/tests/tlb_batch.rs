@@ -5,7 +5,7 @@
 //! The reference is `verify::model::ranges`.
 
 use proptest::prelude::*;
-use std::rc::Rc;
+use std::{collections::BTreeSet, rc::Rc};
 use verify::{
     model::ranges::{Hardware, Hold, Op, Run, MMS, PAGE, PAGES},
     tlb_batch::ranges::{Ranges, CAPACITY, HELD},
@@ -157,6 +157,37 @@ proptest! {
         prop_assert_eq!(run.state().issued, 0);
         run.flush();
         prop_assert_eq!((run.state().issued, run.state().synced), (mms, 1));
+    }
+
+    /// Ranges that are apart leave in the order in which they came.
+    #[test]
+    fn the_one_that_was_filled_first_is_evicted(
+        pages in Just((0..PAGES).step_by(2).collect::<Vec<_>>()).prop_shuffle(),
+        nr in 0..PAGES / 2,
+        c: bool,
+    ) {
+        let mut run = Run::new(PLAIN);
+        pages[..nr].iter().for_each(|&page| run.add(page % MMS, page, 1, c));
+        let left = pages[..nr].iter().rev().take(CAPACITY);
+        prop_assert_eq!(
+            run.state().stale.clone(),
+            left.map(|&page| (page % MMS, page)).collect::<BTreeSet<_>>()
+        );
+    }
+
+    /// All of an address space takes the place of several of its ranges where the hardware prefers
+    /// that, and never of one.
+    #[test]
+    fn all_of_an_address_space_where_preferred(
+        pages in prop::collection::vec(1..4usize, 1..CAPACITY),
+        limit in 0..32usize,
+    ) {
+        let hw = Hardware { mm_bytes: Some(limit * PAGE), one_operation: None };
+        let mut run = Run::new(hw);
+        pages.iter().enumerate().for_each(|(i, &n)| run.add(0, 8 * i, n, false));
+        let whole = pages.len() > 1 && pages.iter().sum::<usize>() >= limit;
+        run.flush();
+        prop_assert_eq!(run.state().issued, if whole { 1 } else { pages.len() });
     }
 
     /// The runs of one folio, in whatever order they were found, become one range.

@@ -15,6 +15,7 @@ use crate::{
     page::PAGE_SIZE,
     prelude::*,
     sync::aref::ARef,
+    task::might_sleep,
     types::NotThreadSafe, //
 };
 use core::{
@@ -308,6 +309,7 @@ impl<'mm> TlbBatch<'mm> {
     /// Must not be called under a spinlock: the last reference frees page tables.
     #[inline]
     pub fn release(&mut self) {
+        might_sleep();
         self.ranges.release();
     }
 

@@ -2,12 +2,12 @@
 
 //! A TLB that really holds translations: a page that was cleared stays cached until something that
 //! was issued covers it. References to address spaces are tokens that check at their end that
-//! nothing needs them any more.
+//! nothing needs them any more. Beside the array of ranges there is a queue of them, as they came.
 
 use crate::tlb_batch::ranges::{Holds, Ranges, Tlb, CAPACITY, HELD};
 use std::{
     cell::RefCell,
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     rc::Rc,
 };
 
@@ -37,6 +37,11 @@ pub struct State {
     pub synced: usize,
     /// Invalidated although not cleared.
     pub foreign: Vec<(usize, usize)>,
+    /// Number of ranges by address space.
+    pub ranges: [usize; MMS],
+    /// The first page of each range, in the order in which they were filled; unknown from when some
+    /// are joined or taken until the batch is empty.
+    pub filled: Option<VecDeque<(usize, usize)>>,
     /// References by address space.
     pub refs: BTreeMap<usize, usize>,
     pub taken: usize,
@@ -88,6 +93,18 @@ impl Tlb<usize> for Model {
         self.state.borrow_mut().unsynced = true;
     }
 
+    fn evict(&mut self, mm: usize, start: usize, end: usize) {
+        if let Some(filled) = &mut self.state.borrow_mut().filled {
+            let first = filled.pop_front();
+
+            assert!(
+                first.is_some_and(|(m, page)| m == mm && (start..end).contains(&(page * PAGE))),
+                "{first:?} was filled first"
+            );
+        }
+        self.issue(mm, start, end);
+    }
+
     fn issue_mm(&mut self, mm: usize, bytes: usize) {
         let mut state = self.state.borrow_mut();
 
@@ -96,6 +113,10 @@ impl Tlb<usize> for Model {
             "all of an address space, although that is not preferred for {bytes} bytes"
         );
         assert!(state.owes(mm), "all of an address space that owes nothing");
+        assert!(
+            state.ranges[mm] > 1,
+            "all of an address space for one range"
+        );
         state.stale.retain(|&(m, _)| m != mm);
         state.issued += 1;
         state.unsynced = true;
@@ -189,17 +210,34 @@ pub struct Raw {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct RawRange {
     pub start: usize,
     pub end: usize,
     pub mm: usize,
 }
 
+impl RawRange {
+    fn has(&self, (mm, page): (usize, usize)) -> bool {
+        self.mm == mm && (self.start..self.end).contains(&(page * PAGE))
+    }
+}
+
+impl Raw {
+    pub fn of(batch: &mut Ranges<usize, Hold>) -> &mut Self {
+        assert_eq!(size_of::<Raw>(), size_of::<Ranges<usize, Hold>>());
+        // SAFETY: Both are `repr(C)` and have the same fields.
+        unsafe { &mut *std::ptr::from_mut(batch).cast::<Raw>() }
+    }
+
+    fn owed(&self) -> &[RawRange] {
+        &self.range[..usize::from(self.nr)]
+    }
+}
+
 /// The inline part of C's `tlb_batch_add()`. Returns whether that was all.
 pub fn add_in_c(batch: &mut Ranges<usize, Hold>, mm: usize, start: usize, end: usize) -> bool {
-    assert_eq!(size_of::<Raw>(), size_of::<Ranges<usize, Hold>>());
-    // SAFETY: Both are `repr(C)` and have the same fields.
-    let raw = unsafe { &mut *std::ptr::from_mut(batch).cast::<Raw>() };
+    let raw = Raw::of(batch);
 
     if raw.nr == 0 {
         raw.range[0] = RawRange { start, end, mm };
@@ -242,16 +280,25 @@ pub struct Run {
     pub adds: usize,
     pub evicted: u32,
     pub flushes: usize,
+    /// How many ranges there were at the last look.
+    len: usize,
+    /// A page of the range that was filled last, unless that has been joined with others.
+    newest: Option<(usize, usize)>,
 }
 
 impl Run {
     pub fn new(hardware: Hardware) -> Self {
+        let tlb = Model::new(hardware);
+
+        tlb.state.borrow_mut().filled = Some(VecDeque::new());
         Self {
             batch: Ranges::new(usize::MAX),
-            tlb: Model::new(hardware),
+            tlb,
             adds: 0,
             evicted: 0,
             flushes: 0,
+            len: 0,
+            newest: None,
         }
     }
 
@@ -269,12 +316,50 @@ impl Run {
             }
         }
         self.adds += 1;
-        if c && add_in_c(&mut self.batch, mm, start, end) {
-            return;
+        let evicted = self.evicted;
+
+        if !(c && add_in_c(&mut self.batch, mm, start, end)) {
+            if let Some(owed) = self.batch.add(mm, start, end) {
+                owed.issue(&mut self.tlb);
+                self.evicted += 1;
+            }
         }
-        if let Some(owed) = self.batch.add(mm, start, end) {
-            owed.issue(&mut self.tlb);
-            self.evicted += 1;
+        if self.batch.len() > self.len || self.evicted > evicted {
+            if let Some(filled) = &mut self.tlb.state.borrow_mut().filled {
+                filled.push_back((mm, page));
+            }
+            self.newest = Some((mm, page));
+        } else if self.batch.len() < self.len {
+            let mut owed = Raw::of(&mut self.batch).owed().iter();
+
+            self.newest = self
+                .newest
+                .filter(|newest| !owed.any(|r| r.has(*newest) && r.has((mm, page))));
+        }
+        self.follow();
+    }
+
+    /// Looks at what became of the ranges. C sees the last one only, so that it should be the
+    /// newest, which is more often a neighbour than any other.
+    fn follow(&mut self) {
+        let raw = Raw::of(&mut self.batch);
+        let mut state = self.tlb.state.borrow_mut();
+
+        if raw.nr == 0 {
+            state.filled = Some(VecDeque::new());
+        } else if raw.owed().len() < self.len {
+            state.filled = None;
+        }
+        self.len = raw.owed().len();
+        state.ranges = [0; MMS];
+        raw.owed().iter().for_each(|r| state.ranges[r.mm] += 1);
+
+        // Where two overlap, either could be meant.
+        self.newest = self
+            .newest
+            .filter(|newest| raw.owed().iter().filter(|r| r.has(*newest)).count() == 1);
+        if let Some(newest) = self.newest {
+            assert!(raw.range[usize::from(raw.last)].has(newest), "{newest:?}");
         }
     }
 
@@ -297,6 +382,7 @@ impl Run {
     pub fn flush(&mut self) {
         self.flushes += 1;
         self.locked(|run| run.batch.flush(&mut run.tlb));
+        self.follow();
     }
 
     pub fn step(&mut self, op: &Op) {
@@ -328,6 +414,7 @@ impl Run {
             }
             Op::Release => self.batch.release(),
         }
+        self.follow();
         assert_eq!(self.state().misdropped, None);
     }
 
