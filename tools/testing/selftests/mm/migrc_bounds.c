@@ -637,7 +637,7 @@ static void case_poison(long rounds, struct result *r)
 
 static void case_nested(long rounds, struct result *r)
 {
-	size_t folio = 8 * psize, nr = 512, i, n, len;
+	size_t folio = 8 * psize, nr = 1024, i, n, len;
 	struct migrc_set set;
 	char *filler, *base;
 	long round;
