@@ -14,6 +14,9 @@
  * offline  a memory block with pages of the ledger goes offline.
  * hugetlb  a gigantic page is allocated where pages of the ledger are.
  * poison   a page of the ledger is found by memory failure, and released.
+ * denied   what may not be deferred is not, and counted by the reason: a THP that is
+ *          mapped as one, compaction, a node with little free memory, and on x86 a mm
+ *          that only one CPU uses. (Other tests have the other reasons.)
  * nested   a migration whose allocation makes the same task migrate others
  *          (compaction) does not mix up the two.
  *
@@ -601,7 +604,116 @@ static void case_hugetlb(long rounds, struct result *r)
 	}
 }
 
-/* --- poison, nested ------------------------------------------------------------------ */
+/* --- denied, poison, nested ---------------------------------------------------------- */
+
+static bool denied_since(const char *reason, long long count, const struct migrc_counters *before)
+{
+	struct migrc_counters d;
+
+	migrc_diff(before, &d);
+	count = migrc_stat("denied", reason) - count;
+	ksft_print_msg("denied as %s: %lld, %lld deferred\n", reason, count,
+		       d.val[MIGRC_DEFERRED]);
+	return count > 0 && !d.val[MIGRC_DEFERRED];
+}
+
+static bool denied_move(const char *reason, struct migrc_set *set)
+{
+	long long count = migrc_stat("denied", reason);
+	struct migrc_counters before;
+
+	migrc_read(&before);
+	migrc_move(set, 0, 1, MPOL_MF_MOVE);
+	return denied_since(reason, count, &before);
+}
+
+static bool denied_thp(void)
+{
+	char *base = tlb_rs_mmap(SZ_2M, SZ_2M);
+	struct migrc_set set;
+	bool ok;
+
+	madvise(base, SZ_2M, MADV_HUGEPAGE);
+	tlb_rs_bind_node(base, SZ_2M, 0);
+	tlb_rs_fill(base, SZ_2M, SEED);
+	mprotect(base, SZ_2M, PROT_READ);
+	migrc_set_init(&set, base, 1);
+	ok = denied_move("kind", &set);
+	munmap(base, SZ_2M);
+	migrc_set_free(&set);
+	return ok;
+}
+
+static bool denied_compaction(void)
+{
+	long long count = migrc_stat("denied", "reason");
+	struct migrc_counters before;
+	struct migrc_set set;
+	bool ok;
+
+	scatter(&set, 1, 0, ~0ULL, 64);
+	migrc_read(&before);
+	ok = !write_in_time("/proc/sys/vm/compact_memory", "1") &&
+	     denied_since("reason", count, &before);
+	return !end_scatter(&set) && ok;
+}
+
+static bool denied_memory(void)
+{
+	struct migrc_set set;
+	char *base = map_readonly(&set, EXIT_PAGES), *filler;
+	size_t len;
+	bool ok;
+
+	/* A watermark of 30 % of the zone. */
+	len = (meminfo_kb("/sys/devices/system/node/node0/meminfo", "MemFree") << 10) /
+	      8 * 7 / SZ_2M * SZ_2M;
+	filler = tlb_rs_mmap(len, SZ_2M);
+	if (!tlb_rs_bind_node(filler, len, 0) || madvise(filler, len, MADV_POPULATE_WRITE))
+		ksft_exit_fail_msg("cannot fill node 0: %s\n", strerror(errno));
+	if (tlb_rs_write_file("/proc/sys/vm/watermark_scale_factor", "3000"))
+		ksft_exit_fail_msg("no other watermarks\n");
+	ok = denied_move("memory", &set);
+	tlb_rs_write_file("/proc/sys/vm/watermark_scale_factor", "10");
+	munmap(filler, len);
+	unmap(&set, base);
+	return ok;
+}
+
+#ifdef __x86_64__
+/* The readers are in the parent's mm. */
+static bool denied_local(void)
+{
+	int status = 0;
+	pid_t pid = fork();
+
+	if (!pid) {
+		struct migrc_set set;
+
+		map_readonly(&set, EXIT_PAGES);
+		_exit(!denied_move("local", &set));
+	}
+	return waitpid(pid, &status, 0) == pid && !status;
+}
+#endif
+
+static void case_denied(long rounds, struct result *r)
+{
+	long round;
+
+	migrc_write(MIGRC_AGE, LONG_MS);
+	migrc_write(MIGRC_PAGES, 16384);
+	for (round = 0; round < rounds; round++) {
+		migrc_drain();
+		r->stale += !denied_compaction() + !denied_memory();
+		if (psize == 4096)
+			r->stale += !denied_thp();
+#ifdef __x86_64__
+		r->stale += !denied_local();
+#endif
+		r->armed++;
+	}
+}
 
 static void case_poison(long rounds, struct result *r)
 {
@@ -713,6 +825,7 @@ static const struct test {
 	{ "pressure", case_pressure, 2 },
 	{ "offline", case_offline, 2 },
 	{ "hugetlb", case_hugetlb, 2 },
+	{ "denied", case_denied, 1 },
 	{ "poison", case_poison, 4 },
 	{ "nested", case_nested, 2 },
 };
