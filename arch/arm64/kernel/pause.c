@@ -92,6 +92,7 @@ void noinstr __flatten arm64_pause_local_cpu(void)
 	flags = mask_all();
 	/* Whatever was read or written through the entries is done. */
 	smp_store_release(raw_cpu_ptr(&pause_ack), state);
+	/* The entries, as they are now. */
 	while (smp_load_acquire(&pause_state) == state)
 		cpu_relax();
 	/* What was fetched ahead may have met the broken entries. */
@@ -242,6 +243,7 @@ static int noinstr __flatten stop_fn(void *arg)
 		/* As in arm64_resume_cpus(). */
 		smp_store_release(&stop->done, true);
 	} else {
+		/* As in arm64_pause_local_cpu(). */
 		while (!smp_load_acquire(&stop->done))
 			cpu_relax();
 		isb();
