@@ -38,6 +38,7 @@ const BATCH: Subject = Subject {
         struct Nothing;
         impl Tlb<usize> for Nothing {
             fn issue(&mut self, _: usize, start: usize, _: usize) { black_box(start); }
+            fn evict(&mut self, _: usize, start: usize, _: usize) { black_box(start); }
             fn issue_mm(&mut self, _: usize, bytes: usize) { black_box(bytes); }
             fn prefers_mm(&self, bytes: usize) -> bool { black_box(bytes) > 1 }
             fn flush(&mut self, _: usize, _: usize, _: usize, _: usize) -> bool { false }

@@ -487,6 +487,9 @@ mod tests {
                 assert_eq!((mm.addr(), start, end), self.1);
                 self.0 += 1;
             }
+            fn evict(&mut self, _: MmPtr, _: usize, _: usize) {
+                self.0 += 10000;
+            }
             fn issue_mm(&mut self, _: MmPtr, _: usize) {
                 self.0 += 1000;
             }

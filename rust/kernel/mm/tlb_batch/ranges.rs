@@ -25,10 +25,7 @@ pub trait Tlb<M> {
 
     /// The same for a range that leaves the batch for lack of room, which the batch counts itself:
     /// see [`Ranges::take_evicted`].
-    #[inline]
-    fn evict(&mut self, mm: M, start: usize, end: usize) {
-        self.issue(mm, start, end);
-    }
+    fn evict(&mut self, mm: M, start: usize, end: usize);
 
     /// Starts the invalidation of all of `mm` on every CPU, in place of ranges of `bytes` in all.
     fn issue_mm(&mut self, mm: M, bytes: usize);
