@@ -52,6 +52,8 @@ class Kernel:
 
 # Of data races only those that our functions take part in: stock has its own. The name of a test is no function.
 NOT_OURS = (r"(?ms)\A(?:=+\n)?BUG: KCSAN: (?!.*^ *\S*(?:migrc|tlb_batch|tlb_oracle|hvo|arm64_pause|pause_cpus)\S*\+0x)",)
+# A doctest of stock takes spinlocks with interrupts disabled, which is an error with PREEMPT_RT only.
+DOCTEST = (r"BUG: sleeping function(?s:.*)rust_doctest_kernel_sync_lock_spinlock_rs_",)
 POISON = ("page_poison=1", "init_on_free=1 page_poison=0")
 KERNELS = (
     *(Kernel(arch, "debug", "KASAN, PROVE_LOCKING, PROVE_RCU, DEBUG_VM, PAGE_TABLE_CHECK, DEBUG_ATOMIC_SLEEP, "
@@ -59,7 +61,7 @@ KERNELS = (
     *(Kernel(arch, "hardened", "DEBUG_VM_PGTABLE, page poisoning, then init_on_free; KFENCE, FAILSLAB", appends=POISON)
       for arch in ("arm64", "x86_64")),
     *(Kernel(arch, "kcsan", "KCSAN, of our C code", allow=NOT_OURS) for arch in ("arm64", "x86_64")),
-    *(Kernel(arch, "rt", "PREEMPT_RT, and so !TRANSPARENT_HUGEPAGE") for arch in ("arm64", "x86_64")),
+    *(Kernel(arch, "rt", "PREEMPT_RT, and so !TRANSPARENT_HUGEPAGE", allow=DOCTEST) for arch in ("arm64", "x86_64")),
     Kernel("arm64", "nonuma", "!NUMA", options=(("nodes", 1),)),
     Kernel("arm64", "nothp", "!TRANSPARENT_HUGEPAGE"),
     Kernel("x86_64", "up", "!SMP, !NUMA, where nothing of ours is offered", options=(("nodes", 1), ("smp", 1))),
