@@ -802,14 +802,18 @@ static inline bool tlb_rs_owes(const struct tlb_rs_owed *owed)
 
 /*
  * Puts the pages that still wait in a per-CPU batch onto their LRU list, and
- * moves nothing.
+ * moves nothing. Without NUMA, page cache that nobody maps is lost.
  */
 static inline void tlb_rs_drain_pages(void)
 {
 	void *page = NULL;
 	int node = 0, status;
 
-	tlb_rs_move_pages(0, 0, &page, &node, &status);
+	if (tlb_rs_move_pages(0, 0, &page, &node, &status) && errno == ENOSYS) {
+		/* Without a message. */
+		tlb_rs_write_file("/proc/sys/vm/drop_caches", "4");
+		tlb_rs_write_file("/proc/sys/vm/drop_caches", "1");
+	}
 }
 
 #endif /* _TLB_RS_H */
