@@ -809,7 +809,7 @@ static inline void tlb_rs_drain_pages(void)
 	void *page = NULL;
 	int node = 0, status;
 
-	if (tlb_rs_move_pages(0, 0, &page, &node, &status) && errno == ENOSYS) {
+	if (tlb_rs_move_pages(0, 0, &page, &node, &status)) {
 		/* Without a message. */
 		tlb_rs_write_file("/proc/sys/vm/drop_caches", "4");
 		tlb_rs_write_file("/proc/sys/vm/drop_caches", "1");
