@@ -111,11 +111,12 @@ enum hvo_hook {
 	NR_HVO_HOOKS
 };
 
+/* Instead of a delay: an exception that nobody handles. */
+#define HVO_STALL_DIES	U32_MAX
+
 #ifdef CONFIG_HVO_FAULT_INJECTION
 extern unsigned long hvo_skipped;
 extern unsigned int hvo_stall_us;
-/* Instead of a delay: an exception that nobody handles. */
-#define HVO_STALL_DIES	U32_MAX
 
 static __always_inline bool hvo_skip(enum hvo_hook hook)
 {
@@ -130,10 +131,11 @@ static __always_inline bool hvo_skip(enum hvo_hook hook)
 }
 #endif
 
-#ifdef CONFIG_HVO_DEBUG
-void hvo_debug_create(struct dentry *dir);
 /* What was wrong in the last window: nothing may be printed while it is open. */
 extern unsigned int hvo_violations;
+
+#ifdef CONFIG_HVO_DEBUG
+void hvo_debug_create(struct dentry *dir);
 void hvo_debug_report(void);
 void hvo_debug_touch(unsigned long start, unsigned long end);
 void hvo_debug_probe(unsigned long start, unsigned long end, struct list_head *old);

@@ -30,19 +30,21 @@ def repository(kver):
     stock = source.linux(kver)[1]
     place = common.BUILD / kver / "commits"
     stamp = place.with_suffix(".base")
-    if not stamp.exists() or stamp.read_text(encoding="utf-8") != stock.name:
+    new = not stamp.exists() or stamp.read_text(encoding="utf-8") != stock.name
+    if new:
         common.need_space(place, 3, "a kernel tree in git")
         bar = common.Progress("copying the source into git")
         stamp.unlink(missing_ok=True)
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(stock, place, symlinks=True)
-        repo = series.Repo(place, "tlb-rs <tlb-rs@localhost>", "2000-01-01T00:00:00+00:00")
+    repo = series.Repo(place, "tlb-rs <tlb-rs@localhost>", "2000-01-01T00:00:00+00:00")
+    if new:
         repo.git("config", "gc.auto", "0")
         repo.commit("stock\n")
         repo.git("tag", "stock")
         stamp.write_text(stock.name, encoding="utf-8")
         bar.done()
-    return series.Repo(place, "tlb-rs <tlb-rs@localhost>", "2000-01-01T00:00:00+00:00")
+    return repo
 
 
 def applied(kver):

@@ -3,6 +3,7 @@
 
 import re
 import subprocess
+import tempfile
 
 
 # A constant that the compiler numbered (.L.str.12, __UNIQUE_ID_x_345).
@@ -110,3 +111,17 @@ def disturbances(objdump, obj):
             elif called in found:
                 left.append(called)
     return sorted(bad)
+
+
+def errors_without(options, obj):
+    """What the compiler says of an object's source without these options, which its kernel has; all else as it was built."""
+    saved = (obj.parent / f".{obj.name}.cmd").read_text(encoding="utf-8")
+    top = next(p for p in obj.parents if (p / ".config").exists())
+    # Nothing is written: neither the object nor its dependencies.
+    command = re.sub(r"-Wp,-MMD,\S+", "", re.search(r"^savedcmd_\S+ := ([^;\n]*)", saved, re.M)[1])
+    with tempfile.NamedTemporaryFile("w", suffix=".h") as header:
+        header.write("".join(f"#undef {o}\n" for o in options))
+        header.flush()
+        p = subprocess.run(["sh", "-c", f"{command} -fsyntax-only -include {header.name}"], cwd=top, text=True, check=False,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return p.stdout if p.returncode else ""

@@ -300,6 +300,11 @@ def kunit(suite):
             found = compiled_out.disturbances(toolchain.llvm_tool("llvm-objdump"),
                                               guest.kernel_path(arch, IMAGE, KVER).parent / obj)
             suite.check(f"{arch} {obj}: noinstr calls nothing that may be traced or probed", not found, ", ".join(found))
+        # No image here is without them; what users build is.
+        for obj in (*compiled_out.NOINSTR, "mm/hvo/hvo_shim.o", "mm/hvo/hvo_vmemmap.o") if arch == "arm64" else ():
+            found = compiled_out.errors_without(("CONFIG_HVO_DEBUG", "CONFIG_HVO_FAULT_INJECTION"),
+                                                guest.kernel_path(arch, IMAGE, KVER).parent / obj)
+            suite.check(f"{arch} {obj}: compiles without CONFIG_HVO_DEBUG", not found, found[:2000])
         result = boot(suite, "kunit", arch, IMAGE, "true", cases=False, append="")
         log = LOGS / f"{arch}-kunit.log"
         # kunit.py gives the number of cases in its last line.
@@ -729,7 +734,7 @@ def main():
         DONE.append(suite)
         try:
             known[name](suite)
-        except (subprocess.CalledProcessError, SystemExit, guest.GuestError) as error:
+        except (subprocess.CalledProcessError, SystemExit, guest.GuestError, Fail) as error:
             suite.check(f"{name} ended early", False, str(error))
         suite.done()
 
