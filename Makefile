@@ -126,7 +126,7 @@ doctor check:
 	@$(PYTHON) tools/kernel/toolchain.py doctor
 
 setup:
-	@$(NEED) kernel guest
+	@$(NEED) kernel guest test
 
 source edit refresh:
 	@$(KERNEL) $@ $(where) $(if $(PATCH),--patch '$(PATCH)')

@@ -31,7 +31,8 @@ GUEST_TOOLS = {"qemu-system-aarch64": "qemu-system-arm", "qemu-system-x86_64": "
                "busybox": "busybox-static", "mkfs.ext4": "e2fsprogs", "cpio": "cpio"}
 DEB_TOOLS = {"dpkg-deb": "dpkg", "dpkg-buildpackage": "dpkg-dev", "dh_prep": "debhelper", "depmod": "kmod",
              "python3": "python3"}
-GROUPS = ("kernel", "guest", "deb")
+TEST_TOOLS = {"rst2xml": "python3-docutils"}
+GROUPS = ("kernel", "guest", "test", "deb")
 SUDO = "" if os.geteuid() == 0 else "sudo "
 # Rust of distributions that do not call the newest one they have rustc: Debian 12's for browsers, Ubuntu's by version.
 RUST_PACKAGES = (("rustc", "rust-src"), ("rustc-web", "rust-web-src"),
@@ -49,7 +50,7 @@ ELSEWHERE = {
         "libclang-dev": "clang", "rustc": "rust", "bindgen": "rust-bindgen", "qemu-system-arm": "qemu-system-aarch64",
         "busybox-static": "busybox", "gcc-aarch64-linux-gnu": "aarch64-linux-gnu-gcc",
         "libc6-dev-arm64-cross": "aarch64-linux-gnu-glibc", "gcc-x86-64-linux-gnu": None,
-        "libc6-dev-amd64-cross": None}}
+        "libc6-dev-amd64-cross": None, "python3-docutils": "python-docutils"}}
 # A static C library for the architecture that this machine is not.
 CROSS = {"x86_64": ("aarch64-linux-gnu", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"),
          "aarch64": ("x86_64-linux-gnu", "gcc-x86-64-linux-gnu", "libc6-dev-amd64-cross")}
@@ -184,8 +185,8 @@ def missing(groups):
         if triple and not any(Path(d, triple, "lib/libc.a").exists() for d in ("/usr", "/usr/lib")):
             need.append(libc)
         need += [p for t, p in {"gcc": "gcc", "make": "make"}.items() if not which(t)]
-    if "deb" in groups:
-        need += [p for t, p in DEB_TOOLS.items() if not which(t)]
+    for group, tools in (("test", TEST_TOOLS), ("deb", DEB_TOOLS)):
+        need += [p for t, p in tools.items() if group in groups and not which(t)]
     return list(dict.fromkeys(need))
 
 
@@ -354,7 +355,7 @@ def doctor():
         line(f"linux-{kver}", source.cached(kver) or "not here yet: make source" + ("" if which("apt-get") else
              " needs apt; name a tree: make kernel KDIR=dir"))
     found = {group: missing([group]) for group in GROUPS}
-    for group, what in zip(GROUPS, ("make kernel", "make run, test, boot", "make deb")):
+    for group, what in zip(GROUPS, ("make kernel", "make run, boot", "make test", "make deb")):
         lacks = found[group] + ([f"{v}={given(v)}" for v in bad_names] if group == "kernel" else [])
         line(group, f"{what}: " + (" ".join(lacks) or "complete"), not lacks)
     # No compiler: whoever has one of its own elsewhere needs these two.
@@ -367,7 +368,7 @@ def doctor():
 
 def advise(found, rustc, bad_names):
     """The commands that install what is missing."""
-    packages = list(dict.fromkeys(found["kernel"] + found["guest"]))
+    packages = list(dict.fromkeys(found["kernel"] + found["guest"] + found["test"]))
     # Rust of the caller's own choice is not for a package manager to mend.
     no_rust = rustc < MIN_RUSTC and "RUSTC" not in bad_names
     no_bindgen = not find_bindgen() and "BINDGEN" not in bad_names

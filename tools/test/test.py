@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools" / d) for d in ("guest", "kernel", "recipes", "report", "test")]
 import commits as exported  # noqa: E402
 import compiled_out  # noqa: E402
+import documented  # noqa: E402
 import guest  # noqa: E402
 import initramfs  # noqa: E402
 import kernel as kernel_tool  # noqa: E402
@@ -218,6 +219,9 @@ def style(suite):
         patches |= set((ROOT / "patches").glob("*/*.patch"))    # of other versions
         list(pool.map(check_patch, sorted(patches)))
         list(pool.map(check_file, files))
+    for mechanism in documented.PAGES:
+        for name, wrong in documented.faults(mechanism, sabotage_table.REMOVALS, src):
+            suite.check(name, not wrong, ", ".join(wrong))
     for kver in source.KVERS:
         applies(suite, kver)
     missing = [str(f) for f in tracked() if "SPDX-License-Identifier: GPL-2.0" not in f.read_text(errors="replace")[:400]
