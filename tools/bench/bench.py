@@ -33,7 +33,8 @@ OUT = ROOT / "build" / "bench"
 def identity(suite, context):
     """Changes with anything that the figures of a suite depend on."""
     digest = hashlib.sha256(repr((suite, context.arches, context.variant)).encode())
-    inputs = [HERE / "suites.py", HERE / "machine.py", HERE / "flushcode.py", *sorted((ROOT / "tools/meter").glob("*.[ch]")),
+    inputs = [HERE / "suites.py", HERE / "machine.py", HERE / "flushcode.py",
+              ROOT / "tools/report/measure.py", *sorted((ROOT / "tools/meter").glob("*.[ch]")),
               *sorted((ROOT / "tools/testing/selftests/mm").glob("*.[ch]"))]
     inputs += [guest.kernel_path(arch, variant, context.kver) for arch in context.arches
                for variant in suites.SUITES[suite].variants(context)]

@@ -427,12 +427,12 @@ def symbol_size(path, name):
 
 def size(result):
     patches = [p.read_text() for p in sorted((ROOT / "patches").glob("*.patch"))]
-    touched = sorted({m[:-2] + ".o" for text in patches for m in re.findall(r"^\+\+\+ b/((?:mm|kernel|arch)/\S+\.c)$", text, re.M)})
+    touched = sorted({m[:-2] + ".o" for text in patches for m in re.findall(r"^\+\+\+ b/((?!tools/|samples/)\S+\.c)$", text, re.M)})
     for arch in result.context.arches:
         build = ROOT / "build" / result.context.kver
         trees = {v: build / f"{arch}-{v}" for v in ("stock", "release")}
-        new = sorted(str(p.relative_to(trees["release"])) for p in trees["release"].glob("mm/tlb_batch/*.o")
-                     if p.name != "built-in.o")
+        new = sorted(str(p.relative_to(trees["release"])) for mechanism in ("tlb_batch", "migrc", "hvo")
+                     for p in trees["release"].glob(f"mm/{mechanism}/*.o"))
         rows = []
         for name in [*touched, *new, "rust/kernel.o", "vmlinux"]:
             stock, ours = (text_size(tree / name) for tree in trees.values())
