@@ -11,6 +11,7 @@ usage: kernel.py build --arch A --variant V [--kver K] [--kdir DIR]
 """
 
 import argparse
+import functools
 import os
 import re
 import shlex
@@ -60,8 +61,8 @@ TOP_PRODUCTS = (".git", ".config*", ".tmp_*", ".*.cmd", ".*.d", ".version", ".ca
 HIDDEN_SOURCES = (".gitignore", ".kunitconfig", ".clang-format", ".renames.txt")
 
 
-def copy_kdir(kdir, dest):
-    """Sources of kdir into dest, without build products; returns whether anything changed.
+def copy_kdir(kdir, dest, change):
+    """Sources of kdir into dest, without build products; calls change() before the first that differs.
 
     git applies the tree's own .gitignore files, whether or not the tree is a repository.
     """
@@ -73,7 +74,7 @@ def copy_kdir(kdir, dest):
                         *(f"--exclude=/{t}" for t in TOP_PRODUCTS), "--exclude-per-directory=.gitignore"],
                        cwd=kdir, capture_output=True, check=True)
     names = set(os.fsdecode(p.stdout).split("\0")) - {""}
-    bar, changed = Progress(f"copying {kdir}"), False
+    bar, change = Progress(f"copying {kdir}"), functools.cache(change)
     for n, f in enumerate(sorted(names)):
         src, dst = kdir / f, dest / f
         st = os.lstat(src)
@@ -81,19 +82,19 @@ def copy_kdir(kdir, dest):
             old = os.lstat(dst)
             if (st.st_size, st.st_mtime_ns, st.st_mode) == (old.st_size, old.st_mtime_ns, old.st_mode):
                 continue
+            change()
             dst.unlink()
         except FileNotFoundError:
+            change()
             dst.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(src, dst, follow_symlinks=False)
-        changed = True
         bar.update(f"{n} of {len(names)} files")
     for d, _, files in os.walk(dest):
         for f in files:
             if os.path.relpath(os.path.join(d, f), dest) not in names:
+                change()
                 os.unlink(os.path.join(d, f))
-                changed = True
     bar.done()
-    return changed
 
 
 def stock_kdir(kdir):
@@ -121,11 +122,10 @@ def base_tree(kver, kdir):
     top = BUILD / f"{dotted(ver[:2])}-kdir"
     need_space(top, 2, "a copy of KDIR")
     count = top / "base.id"
+    # Another one before the first file changes: a copy that is interrupted is no longer what it was, either.
     ident = count.read_text(encoding="utf-8") if count.exists() else "0"
-    if copy_kdir(kdir, top / "base"):
-        ident = str(int(ident) + 1)
-        count.write_text(ident, encoding="utf-8")
-    return top.name, top / "base", ident
+    copy_kdir(kdir, top / "base", lambda: count.write_text(str(int(ident) + 1), encoding="utf-8"))
+    return top.name, top / "base", count.read_text(encoding="utf-8") if count.exists() else ident
 
 
 def patched_tree(name, base, ident):

@@ -6,7 +6,7 @@ A tree that carries them has a directory .tlb-rs/:
     patches/   the series as it was applied
     pc/        quilt's state: the originals of every patched file
     clean/     the patched files as the series left them, to tell later edits
-    busy       present while patches are being applied: an interruption is noticed by it
+    busy       present while patches are put on or taken off: an interruption is noticed by it
 """
 
 import filecmp
@@ -17,6 +17,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import toolchain
@@ -148,8 +149,10 @@ class Tree:
 
     def restore_originals(self):
         """After an interruption: the first backup of each file is what it was before the series."""
-        order = (self.patches / "series").read_text(encoding="utf-8").split()
-        dirs = [self.state / "pc" / n for n in order if (self.state / "pc" / n).is_dir()]
+        pc = self.state / "pc"
+        dirs = [pc / n for n in self.applied() if (pc / n).is_dir()]
+        # What was being put on or taken off is not among them, and was the last.
+        dirs += [d for d in pc.iterdir() if d.is_dir() and d not in dirs]
         seen = set()
         for d in dirs:
             for b in (f for f in d.rglob("*") if f.is_file() and f.name != ".timestamp"):
@@ -161,16 +164,30 @@ class Tree:
                 (self.path / name).unlink(missing_ok=True)
                 if b.stat().st_size:	# else quilt's mark of a file that did not exist
                     shutil.copy2(b, self.path / name)
-        shutil.rmtree(self.state / "pc")
+        shutil.rmtree(pc)
+
+    @contextmanager
+    def changing(self):
+        """Around quilt. What is interrupted in here, or fails, is for recover()."""
+        busy = self.state / "busy"
+        self.state.mkdir(exist_ok=True)
+        busy.touch()
+        yield
+        busy.unlink()
+
+    def recover(self):
+        """To be called before anything is looked at: back to the originals, if a change was interrupted."""
+        busy = self.state / "busy"
+        if not busy.exists():
+            return
+        if (self.state / "pc").exists():
+            say(f"an interrupted change of {self.path}: starting the series again")
+            self.restore_originals()
+        busy.unlink()
 
     def sync_patches(self):
         """Bring the tree to the repository's series; files that end up the same keep their time."""
-        busy = self.state / "busy"
-        if busy.exists():
-            if (self.state / "pc").exists():
-                say(f"an interrupted change of {self.path}: starting the series again")
-                self.restore_originals()
-            busy.unlink()
+        self.recover()
         if (editing := self.state / "editing").exists():
             raise Fail(f"patch {editing.read_text().strip()} is being edited: make refresh "
                        f"PATCH={editing.read_text().strip()}")
@@ -187,28 +204,28 @@ class Tree:
         self.refuse_edits()
         before = {f: (sha256(self.path / f), (self.path / f).stat()) for f in self.patched_files()
                   if (self.path / f).exists()}
-        if have[same:]:
-            busy.touch()
-            self.quilt("pop", have[same - 1] if same else "-a")
-        self.state.mkdir(exist_ok=True)
-        shutil.rmtree(self.patches, ignore_errors=True)
-        self.patches.mkdir()
-        for n, data in want:
-            (self.patches / n).parent.mkdir(parents=True, exist_ok=True)
-            (self.patches / n).write_bytes(data)
-        (self.patches / "series").write_text("".join(n + "\n" for n, _ in want), encoding="utf-8")
-        busy.touch()
-        try:
+        failed = None
+        with self.changing():
+            if have[same:]:
+                self.quilt("pop", have[same - 1] if same else "-a")
+            shutil.rmtree(self.patches, ignore_errors=True)
+            self.patches.mkdir()
+            for n, data in want:
+                (self.patches / n).parent.mkdir(parents=True, exist_ok=True)
+                (self.patches / n).write_bytes(data)
+            (self.patches / "series").write_text("".join(n + "\n" for n, _ in want), encoding="utf-8")
             if want[same:]:
-                self.quilt("push", "-a", "--fuzz=0")
-                self.say(f"applied {len(want) - same} of {len(want)} patches to {self.path}")
-        finally:
-            # quilt leaves a failed patch off: the state is consistent either way.
-            busy.unlink()
+                try:
+                    self.quilt("push", "-a", "--fuzz=0")
+                    self.say(f"applied {len(want) - same} of {len(want)} patches to {self.path}")
+                except Fail as e:	# quilt leaves that patch off: the state is consistent
+                    failed = e
             for f, (digest, st) in before.items():
                 if (self.path / f).exists() and sha256(self.path / f) == digest:
                     os.utime(self.path / f, ns=(st.st_atime_ns, st.st_mtime_ns))
             self.save_clean()
+        if failed:
+            raise failed
 
     def save_clean(self):
         clean = self.state / "clean"
@@ -325,11 +342,13 @@ class Tree:
 
     def clear(self):
         """Back to the tree as it was."""
+        self.recover()
         self.refuse_edits()
         if c := [f for f in self.changed_overlay() if (self.path / f).exists()]:
             raise Fail(f"{', '.join(c)} in {self.path} was edited since it was copied there\n" + self.keep_new(c))
         if self.applied():
-            self.quilt("pop", "-a")
+            with self.changing():
+                self.quilt("pop", "-a")
         for f in self.manifest():
             self.remove(f)
         shutil.rmtree(self.state, ignore_errors=True)
@@ -430,8 +449,6 @@ def unapply(kdir, root=ROOT):
     tree = Tree(kdir, root)
     if not os.access(kdir, os.W_OK):
         raise Fail(f"{kdir} cannot be written to")
-    if (tree.state / "busy").exists() and (tree.state / "pc").exists():
-        tree.restore_originals()
     patches, files = len(tree.applied()), len(tree.manifest())
     tree.clear()
     say(f"{kdir}: took off {patches} patches and {files} new files")
@@ -560,9 +577,10 @@ def edit(tree, patch):
     tree.refuse_edits()
     if patch not in tree.applied():
         raise Fail(f"no patch {patch} in the series: {' '.join(tree.applied()) or 'it is empty'}")
-    if tree.applied()[-1] != patch:
-        tree.quilt("pop", patch)
-    tree.save_clean()
+    with tree.changing():
+        if tree.applied()[-1] != patch:
+            tree.quilt("pop", patch)
+        tree.save_clean()
     (tree.state / "editing").write_text(patch + "\n", encoding="utf-8")
     say(f"{tree.path} is at {patch}: edit it there, then make refresh PATCH={patch}")
     return 0

@@ -506,20 +506,50 @@ class Own(Case):
         self.assertEqual(before, contents(self.dir / "linked"))
         self.assertEqual(before, contents(self.kdir))
 
+    def stopped(self, step, half, *args):
+        """Stop the tool when quilt has done half of a step: one patch of two, or a part of one (half is a command)."""
+        quilt = shutil.which("quilt", path=os.environ["PATH"])
+        self.path(quilt=f'case "$*" in *{step}*) {quilt} --quiltrc - {step}; {half}kill -INT $PPID; sleep 60;; esac\n'
+                        f'exec {quilt} "$@"\n')
+        # Whoever started the tests in the background may have told all of them to ignore SIGINT.
+        status, out = self.run_tool(*args, prefix=("env", "--default-signal=INT"))
+        self.assertEqual(130, status, out)
+        self.assertIn("the same command goes on from here", out)
+        self.env["PATH"] = os.environ["PATH"]
+
     def test_interrupted(self):
         """Stopped between two patches: both the next apply and unapply recover."""
         before = contents(self.kdir)
+        self.stopped("push", "", "apply", "--kdir", self.kdir)
+        self.assertEqual(before, contents(self.kdir))
         for command in ("apply", "unapply"):
             self.ok("apply", "--kdir", self.kdir)
-            q = {**self.env, "QUILT_PATCHES": str(self.kdir / ".tlb-rs/patches"), "QUILT_PC": ".tlb-rs/pc"}
-            subprocess.run(["quilt", "--quiltrc", "-", "pop"], cwd=self.kdir, env=q, check=True, capture_output=True)
-            (self.kdir / ".tlb-rs/busy").touch()
+            self.stopped("pop", "", "unapply", "--kdir", self.kdir)
+            self.assertNotIn("second", (self.kdir / "mm/rmap.c").read_text())
+            self.assertIn("first", (self.kdir / "mm/rmap.c").read_text())
             self.ok(command, "--kdir", self.kdir)
             self.assertEqual("first" in (self.kdir / "mm/rmap.c").read_text(), command == "apply")
             if command == "apply":
                 self.assertIn("second", (self.kdir / "mm/rmap.c").read_text())
                 self.ok("unapply", "--kdir", self.kdir)
             self.assertEqual(before, contents(self.kdir))
+
+    def test_interrupted_in_a_patch(self):
+        """Applied again with another second patch, of which half is in the file and nothing in quilt's list."""
+        before = contents(self.kdir)
+        for command in ("apply", "unapply"):
+            self.ok("apply", "--kdir", self.kdir)
+            write(self.repo, {"patches/2.patch": PATCH2.replace("second", "other")})
+            self.stopped("push", "sed -i /2.patch/d .tlb-rs/pc/applied-patches; sed -i s/other/half/ mm/rmap.c; ",
+                         "apply", "--kdir", self.kdir)
+            self.assertIn("half", (self.kdir / "mm/rmap.c").read_text())
+            self.ok(command, "--kdir", self.kdir)
+            self.assertEqual("other" in (self.kdir / "mm/rmap.c").read_text(), command == "apply")
+            self.assertNotIn("half", (self.kdir / "mm/rmap.c").read_text())
+            if command == "apply":
+                self.ok("unapply", "--kdir", self.kdir)
+            self.assertEqual(before, contents(self.kdir))
+            write(self.repo, {"patches/2.patch": PATCH2})
 
 
 class Doctor(Case):
@@ -954,6 +984,19 @@ class Built(Case):
         write(self.tree, {"mm/rmap.c": RMAP})
         self.sync()
         self.assertIn("second", (self.tree / "mm/rmap.c").read_text())
+
+    def test_interrupted_copy_of_kdir(self):
+        """The next one copies no more, but the tree does not have yet what the last one copied."""
+        self.sync()
+        write(self.kdir, {"mm/rmap.c": RMAP + "int newer;\n"})
+        # It stops at the first file that cannot be read: the last one.
+        write(self.kdir, {"zzz": ""})
+        self.path(git='git=$(PATH=${PATH#*:} command -v git); $git "$@"; case "$*" in *ls-files*) printf "zzzz\\0"; esac\n')
+        self.assertNotEqual(0, self.run_tool("tree", "--kdir", self.kdir)[0])
+        self.assertIn("newer", (self.repo / "build/7.3-kdir/base/mm/rmap.c").read_text())
+        self.env["PATH"] = os.environ["PATH"]
+        self.sync()
+        self.assertIn("newer", (self.tree / "mm/rmap.c").read_text())
 
     def test_nothing_to_do(self):
         self.assertEqual(set(), self.touched(lambda: None))
