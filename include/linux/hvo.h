@@ -76,10 +76,10 @@ void hvo_plan_free(struct hvo_plan *plan);
 void hvo_get_params(struct hvo_params *params);
 bool hvo_batches(void);
 bool hvo_keeps_heads(void);
+bool hvo_pauses(void);
 void hvo_account(const struct hvo_event *event, bool success);
 
 /* mm/hvo/hvo_vmemmap.c */
-bool hvo_pauses(void);
 int hvo_restore_folio(const struct hstate *h, struct folio *folio);
 long hvo_restore_folios(const struct hstate *h, struct list_head *folios,
 			struct list_head *restored);

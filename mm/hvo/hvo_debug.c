@@ -10,7 +10,7 @@
  *                       resized meanwhile.
  * debugfs/hvo/read      reads a word of each struct page when it is read, whatever happens to
  *                       that. (What /proc/kpagecount reads has to be consistent.)
- * debugfs/hvo/skip_hook, stall_us, deaf_cpu, race, read_lock, write_lock
+ * debugfs/hvo/skip_hook, stall_us, deaf_cpu, race, race_pfn, read_lock, write_lock
  *                       fault injection: without one of the rules, with a window that
  *                       stays open (or, by the largest value of stall_us, in which the
  *                       CPU dies), with a CPU that does not answer, with a reference that

@@ -12,9 +12,7 @@
 pub mod plan;
 
 use kernel::{
-    alloc::flags::*,
     bindings,
-    error::code::*,
     mm::pause::{
         with_paused,
         with_stopped,
@@ -320,7 +318,8 @@ unsafe extern "C" fn hvo_plan_abort(plan: *mut bindings::hvo_plan) {
 /// Makes the changes of a plan, and empties it. May sleep.
 ///
 /// Returns how many units were changed: the first ones, completely. Others were not touched, which
-/// happens only if CPUs do not stop in time, and, if `mandatory`, if CPU hotplug does not end.
+/// happens only if CPUs do not stop in time, somebody writes (`nopause`), or CPU hotplug is in the
+/// way; if `mandatory`, only if hotplug does not end.
 ///
 /// # Safety
 ///

@@ -3,12 +3,9 @@
  * Parameters, counters and debugfs files of HVO. The parameters are hvo.NAME on the
  * command line, and files in /sys/module/hvo/parameters/.
  */
-#define pr_fmt(fmt)	"hvo: " fmt
-
 #include <linux/cpufeature.h>
 #include <linux/debugfs.h>
 #include <linux/hvo.h>
-#include <linux/log2.h>
 #include <linux/math64.h>
 #include <linux/mm.h>
 #include <linux/minmax.h>
@@ -142,7 +139,8 @@ bool hvo_pauses(void)
 
 /* --- what happened ------------------------------------------------------------------- */
 
-#define TIME_BUCKETS	16
+/* For more than a second: who waits for the other CPUs may do so for one. */
+#define TIME_BUCKETS	22
 
 static struct {
 	atomic_long_t pauses[NR_HVO_REASONS];
@@ -172,7 +170,7 @@ void hvo_account(const struct hvo_event *e, bool success)
 		if (e->missing >= 0) {
 			count_vm_event(CPU_PAUSE_CANCELLED);
 			atomic_long_inc(&stats.cancelled);
-		} else {
+		} else if (!e->live) {
 			atomic_long_inc(&stats.busy);
 		}
 		return;

@@ -7,11 +7,8 @@
  * that are not needed are freed: the old ones if the folio was changed, otherwise those
  * that were to replace them.
  */
-#define pr_fmt(fmt)	"HugeTLB: " fmt
-
 #include <linux/hugetlb.h>
 #include <linux/hvo.h>
-#include <linux/mmdebug.h>
 #include <linux/mutex.h>
 #include <linux/page_owner.h>
 #include <linux/pagewalk.h>
@@ -58,7 +55,7 @@ struct batch {
 	struct list_head *done;
 	/* and the others, if they could not stay where they were. */
 	struct list_head *undone;
-	/* What they were, since the last commit and before. */
+	/* How many of them were changed since batch_begin(). */
 	long nr_done;
 	/* Before this, somebody may have found a page in use that is a tail now. */
 	unsigned long rcu;

@@ -15,12 +15,6 @@ pub struct Work {
 }
 
 impl Work {
-    /// No work.
-    pub const NONE: Self = Self {
-        entries: 0,
-        copies: 0,
-    };
-
     /// Both.
     #[inline]
     pub const fn plus(self, other: Self) -> Self {

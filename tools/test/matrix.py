@@ -77,20 +77,31 @@ run() {
 	"$@"
 	case $? in 0|4) ;; *) status=1; echo "matrix: failed: $*" ;; esac
 }
-# $1: of every how many allocations one fails in the command that follows.
-failing() {
-	percent=$1
-	shift
+places() {
 	for fault in failslab fail_page_alloc; do
-		place=/sys/kernel/debug/$fault
-		[ -e $place ] || continue
+		[ ! -e /sys/kernel/debug/$fault ] || echo /sys/kernel/debug/$fault
+	done
+}
+# Of 100 allocations of process $2, $1 fail from now on. Not of one that is yet to be executed: it would not be.
+failing() {
+	for place in $(places); do
 		echo Y > $place/task-filter
-		echo $percent > $place/probability
-		echo -1 > $place/times
+		echo $1 > $place/probability
+		echo 1000000 > $place/times
 		echo 0 > $place/verbose
 		[ ! -e $place/ignore-gfp-wait ] || echo N > $place/ignore-gfp-wait
+		[ ! -e $place/ignore-gfp-highmem ] || echo N > $place/ignore-gfp-highmem
+		[ ! -e $place/min-order ] || echo 0 > $place/min-order
 	done
-	sh -c 'echo 1 > /proc/self/make-it-fail; exec "$@"' - "$@"
+	echo 1 > /proc/$2/make-it-fail
+}
+# Of each kind some, and the program has done something.
+failed() {
+	for place in $(places); do
+		echo "matrix: $(basename $place) $((1000000 - $(cat $place/times)))"
+		[ $(cat $place/times) -lt 1000000 ] || return 1
+	done
+	grep '"calls":[1-9]' "$1"
 }
 run tlb_batch_thp_split --dir /mnt --thps 2
 run tlb_batch_move_bench --pages 512
@@ -106,12 +117,18 @@ run migrc_bounds --case poison
 [ ! -e /sys/kernel/debug/hvo/verify ] || run hvo_pool --case pool
 tlb_batch_stress --seconds 20 --toggle > /tmp/batch & batch=$!
 migrc_stress --seconds 20 --toggle > /tmp/migrc & migrc=$!
-[ ! -e /proc/self/make-it-fail ] || failing 10 migrc_mover --seconds 15 > /tmp/mover 2>&1
-wait $batch
-run cat /tmp/batch
-wait $migrc
-run cat /tmp/migrc
-! grep -q '^not ok' /tmp/batch /tmp/migrc || status=1
+if [ -e /proc/self/make-it-fail ] && [ -d /sys/devices/system/node/node1 ]; then
+	migrc_mover --name migrc_stress --seconds 15 > /tmp/mover 2>&1 & mover=$!
+	until [ "$(cat /proc/$mover/comm)" = migrc_mover ]; do sleep 0.1; done
+	failing 10 $mover
+	wait $mover
+	# Whom memory is refused may say so.
+	run failed /tmp/mover
+fi
+wait $batch || [ $? -eq 4 ] || status=1
+cat /tmp/batch
+wait $migrc || [ $? -eq 4 ] || status=1
+cat /tmp/migrc
 [ ! -e /proc/sys/vm/migrc_enable ] || echo 0 > /proc/sys/vm/migrc_enable
 grep -E '^(migrc_|tlb_batch_|cpu_pause)' /proc/vmstat
 ! grep -E '^migrc_held [1-9]' /proc/vmstat || status=1
@@ -123,7 +140,8 @@ def identity(kernel):
     """Changes with every file that the kernel, or what it is tested with, is made of, but for its documentation."""
     files = [*overlay.overlay_files().items(), *overlay.patch_files(tuple(map(int, kernel.kver.split(".")))),
              *((f.name, f) for f in kernel_tool.fragments(kernel.arch, kernel.variant)),
-             *((f.name, f) for f in (Path(__file__), *sorted((ROOT / "tools/guest").glob("*.py"))))]
+             *((f.name, f) for f in (Path(__file__), *map(Path, (compiled_out.__file__, measure.__file__)),
+                                     *sorted((ROOT / "tools/guest").glob("*.py"))))]
     digest = hashlib.sha256(repr(kernel).encode())
     for name, file in sorted((str(name), file) for name, file in files):
         if not name.startswith("Documentation/"):
@@ -208,8 +226,10 @@ def main():
     # What was passed by other files than these does not count.
     records = {k.name: r for k in KERNELS if (r := load(k)) and r["identity"] == identity(k)}
     lines = table(records)
-    (OUT / "matrix.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))
+    if options.list:
+        return 0
+    (OUT / "matrix.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     failed = [k.name for k in chosen if k.name not in records or records[k.name]["failed"]]
     print(f"{len(chosen) - len(failed)} of {len(chosen)} kernels passed")
     return 1 if failed else 0

@@ -36,7 +36,9 @@ class Removal:
     def label(self):
         """What is run, in a few letters."""
         case = re.search(r"--(?:case|act) (\S+)", self.command)
-        return self.program + (f" {case[1]}" if case else "") + " under the oracle" * self.oracle
+        strategy = re.search(r"hvo\.strategy=(\S+)", dict(self.boot).get("append", ""))
+        words = [self.program, *(found[1] for found in (case, strategy) if found)]
+        return " ".join(words) + " under the oracle" * self.oracle
 
     @property
     def alone(self):
@@ -81,8 +83,9 @@ def reported(case, rules, rounds, arches=ARCHES):
     return stale(case, rules, arches, rounds=rounds, says=("WARNING: mm/migrc/migrc_debug.c",), both=True, boot=())
 
 
-def hvo(case, rule, says):
-    return Removal("hvo", rule, f"hvo_pool --case {case} --skip {rule}", ("arm64",), says=(says,), boot=LARGE_BOOT)
+def hvo(case, rule, says, **more):
+    return Removal("hvo", rule, f"hvo_pool --case {case} --skip {rule}", ("arm64",), says=(says,),
+                   boot=options(mem="4G", **more))
 
 
 ARM64, X86_64 = ("arm64",), ("x86_64",)
@@ -152,6 +155,9 @@ REMOVALS = (
     hvo("live", "same", "changes of entries that others may use"),
     hvo("hotplug", "transit", "changes of entries that others may use"),
     hvo("panic", "abandon", "failed to stop secondary CPUs"),
+    # stop_machine() has interrupts disabled, so that only pseudo-NMIs stop a CPU.
+    hvo("panic", "abandon", "failed to stop secondary CPUs",
+        append="kunit.enable=0 irqchip.gicv3_pseudo_nmi=1 hvo.strategy=stop_machine"),
 )
 
 ONE_THREAD = "one thread emulates all CPUs, so that none acts in the moment that the rule is about; arm64 shows it"

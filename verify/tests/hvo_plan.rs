@@ -144,7 +144,8 @@ fn attempts_step_by_step() {
 #[test]
 fn cost_is_an_average() {
     let pages = |entries, copies| Cost::INITIAL.of(Work { entries, copies });
-    let after = |ns| Cost::INITIAL.learn(Work::NONE, ns).of(Work::NONE);
+    let none = Work::default();
+    let after = |ns| Cost::INITIAL.learn(none, ns).of(none);
 
     assert_eq!(
         [pages(0, 0), pages(1, 0), pages(0, 1)],

@@ -53,6 +53,7 @@ static DEFINE_MUTEX(pause_mutex);
 static unsigned int cpus_in_transit;
 static cpumask_t pause_mask;
 static unsigned int nr_paused;
+static bool abandoned;
 static bool hotplug_known __ro_after_init;
 
 #ifdef CONFIG_HVO_FAULT_INJECTION
@@ -109,22 +110,30 @@ void arm64_pause_abandon(void)
 {
 	u32 state = READ_ONCE(pause_state);
 
+	if (hvo_skip(HVO_HOOK_ABANDON))
+		return;
+	/* Those that wait in threads. */
+	WRITE_ONCE(abandoned, true);
 	/* Unless the pauser just did. */
-	if ((state & 1) && !hvo_skip(HVO_HOOK_ABANDON))
+	if (state & 1)
 		cmpxchg_release(&pause_state, state, state + 1);
 }
 
-/* Returns the first CPU that has not stopped, or nr_cpu_ids. */
+/*
+ * Returns the first CPU that has not stopped, or nr_cpu_ids. for_each_cpu() would call
+ * functions where a mask has more than one word.
+ */
 static __always_inline unsigned int first_running(u32 state)
 {
 	unsigned int cpu;
 
-	for_each_cpu(cpu, &pause_mask) {
+	for (cpu = 0; cpu < nr_cpu_ids; cpu++) {
 		/* What that CPU did before it stopped. */
-		if (smp_load_acquire(per_cpu_ptr(&pause_ack, cpu)) != state)
-			return cpu;
+		if (arch_test_bit(cpu, cpumask_bits(&pause_mask)) &&
+		    smp_load_acquire(per_cpu_ptr(&pause_ack, cpu)) != state)
+			break;
 	}
-	return nr_cpu_ids;
+	return cpu;
 }
 
 /**
@@ -244,7 +253,7 @@ static int noinstr __flatten stop_fn(void *arg)
 		smp_store_release(&stop->done, true);
 	} else {
 		/* As in arm64_pause_local_cpu(). */
-		while (!smp_load_acquire(&stop->done))
+		while (!smp_load_acquire(&stop->done) && !READ_ONCE(abandoned))
 			cpu_relax();
 		isb();
 	}

@@ -47,7 +47,10 @@ TRACE_EVENT(hvo_pause,
 		  __entry->entries, __entry->copies, __entry->ack_ns, __entry->paused_ns)
 );
 
-/* A CPU did not stop in time, or was coming up or going down (-1). */
+/*
+ * A CPU did not stop in time; or (-1) one was coming up or going down, or, without a pause,
+ * somebody wrote.
+ */
 TRACE_EVENT(hvo_cancel,
 	TP_PROTO(const struct hvo_event *event),
 	TP_ARGS(event),

@@ -11,20 +11,18 @@
 
 use crate::{
     bindings,
-    error::{
-        code::*,
-        to_result, //
-    },
+    error::to_result,
     prelude::*, //
 };
-use core::{
-    ffi::c_void,
-    marker::PhantomData, //
-};
+use core::marker::PhantomData;
 
 /// Proof that all other CPUs are stopped, and that this one has all exceptions masked.
 ///
 /// Valid for as long as the call that gave it; it cannot leave that call, nor this CPU.
+///
+/// # Invariants
+///
+/// No other CPU accesses memory as long as it exists.
 pub struct PausedCpus<'w> {
     _call: PhantomData<&'w mut &'w ()>,
     _cpu: PhantomData<*mut ()>,
@@ -130,12 +128,13 @@ pub fn with_paused<R>(
 
     // SAFETY: `pause` lives until the other CPUs go on.
     let result = to_result(unsafe { bindings::arm64_pause_cpus(&mut pause) }).map(|()| {
+        // INVARIANT: They are paused, since the call above has succeeded.
         let result = f(&mut PausedCpus {
             _call: PhantomData,
             _cpu: PhantomData,
         });
 
-        // SAFETY: They are paused, since the call above has succeeded.
+        // SAFETY: As above.
         unsafe { bindings::arm64_resume_cpus(&mut pause) };
         result
     });
@@ -163,12 +162,13 @@ pub fn with_stopped<R: Send>(f: impl FnOnce(&mut PausedCpus<'_>) -> R + Send) ->
 
     /// # Safety
     ///
-    /// `arg` must be a `Call<F, R>` that nobody else uses.
+    /// Must be called by `arm64_stop_cpus()`. `arg` must be a `Call<F, R>` that nobody else uses.
     unsafe extern "C" fn call<F: FnOnce(&mut PausedCpus<'_>) -> R, R>(arg: *mut c_void) {
         // SAFETY: By the safety requirements.
         let call = unsafe { &mut *arg.cast::<Call<F, R>>() };
 
         if let Some(f) = call.f.take() {
+            // INVARIANT: By the safety requirements: the others are stopped.
             call.result = Some(f(&mut PausedCpus {
                 _call: PhantomData,
                 _cpu: PhantomData,

@@ -36,6 +36,8 @@ bool arm64_cpus_are_stopped(void);
 /* Called by smp.c. */
 void arm64_pause_local_cpu(void);
 void arm64_pause_abandon(void);
+
+/* arch/arm64/kernel/smp.c */
 void arm64_send_pause_ipi(const struct cpumask *mask);
 
 #ifdef CONFIG_HVO_FAULT_INJECTION
