@@ -15,11 +15,19 @@ kver_asked = $(if $(filter file,$(origin KVER)),auto,$(KVER))
 where = $(if $(KDIR),--kdir '$(KDIR)') --kver $(kver_asked)
 # dash does not expand the ~ of make INITRD=~/my.gz; kernel.py does it for itself.
 home = $(patsubst ~/%,$(HOME)/%,$(1))
+# Inside of single quotes of the shell.
+quoted = $(subst ','\'',$(1))
 IMAGE = build/$(KVER)/$(ARCH)-$(VARIANT)/$(if $(filter x86_64,$(ARCH)),bzImage,Image)
 guest_options = --arch $(ARCH) --kernel $(IMAGE) $(if $(CPU),--cpu '$(CPU)') $(if $(SMP),--smp $(SMP)) \
-	$(if $(MEM),--mem $(MEM)) $(if $(DISK),--disk '$(call home,$(DISK))') $(if $(APPEND),--append '$(APPEND)') \
+	$(if $(MEM),--mem $(MEM)) $(if $(DISK),--disk '$(call home,$(DISK))') \
+	$(if $(APPEND),--append '$(call quoted,$(APPEND))') \
 	$(if $(filter-out 0,$(METER)),--meter) $(if $(filter-out 0,$(ORACLE)),--oracle) \
 	$(if $(TIMEOUT),--timeout $(TIMEOUT))
+
+# What is built from KDIR= has a directory of its own.
+ifneq ($(and $(KDIR),$(filter boot shell run test bench selftests soak sabotage matrix,$(MAKECMDGOALS))),)
+$(error these take no KDIR=: make kernel KDIR=dir prints where its image is, and make boot KVER=7.3-kdir boots that)
+endif
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' Makefile
@@ -96,7 +104,7 @@ initrd:
 	@$(if $(INITRD),test -f '$(call home,$(INITRD))' || { echo 'error: INITRD=$(INITRD): no such file' >&2; exit 1; })
 
 boot: $(IMAGE) $(plugin)
-	@$(GUEST) boot $(guest_options) $(if $(INITRD),--initrd '$(call home,$(INITRD))',--job '$(or $(JOB),uname -a)')
+	@$(GUEST) boot $(guest_options) $(if $(INITRD),--initrd '$(call home,$(INITRD))',--job '$(call quoted,$(or $(JOB),uname -a))')
 
 shell: $(IMAGE) $(plugin)
 	@$(GUEST) shell $(guest_options)
@@ -122,7 +130,7 @@ meter: guest-tools
 programs: guest-tools
 	@$(GUEST) programs --arch $(ARCH)
 
-doctor check:
+doctor:
 	@$(PYTHON) tools/kernel/toolchain.py doctor
 
 setup:
@@ -149,4 +157,4 @@ distclean:
 	rm -rf build
 
 .PHONY: help kernel boot initrd shell run test bench selftests soak sabotage matrix coverage guest-tools meter programs \
-	doctor check setup source edit refresh apply unapply series deb deb-config clean distclean
+	doctor setup source edit refresh apply unapply series deb deb-config clean distclean

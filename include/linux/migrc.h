@@ -22,7 +22,7 @@ enum migrc_fact {
 	MIGRC_LIMIT,		/* larger than all that may be deferred */
 	MIGRC_MAPPINGS,		/* in more page tables than a drain should flush */
 	MIGRC_NOT_FROZEN,	/* the content can change without a PTE */
-	MIGRC_KIND,		/* hugetlb, device memory, mapped by a PMD, ... */
+	MIGRC_KIND,		/* hugetlb, device memory, mapped by a PMD */
 	MIGRC_POISONED,		/* a page of it is */
 	MIGRC_ISOLATED,		/* page blocks of its zone are being emptied */
 	MIGRC_WRITABLE,		/* a TLB may let somebody write */
@@ -162,7 +162,6 @@ void migrc_release(struct folio *first, bool held);
 bool migrc_is_for_readers(enum migrate_reason reason);
 pte_t migrc_protect_slow(struct folio *folio, struct vm_area_struct *vma, pte_t pte);
 bool migrc_stays_protected_slow(struct vm_area_struct *vma);
-unsigned long migrc_drained_pages(void);
 u64 migrc_now(void);
 void migrc_arm(void);
 void migrc_disarm(void);

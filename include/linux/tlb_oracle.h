@@ -4,7 +4,7 @@
  *
  * A frame that is freed must have been flushed from every TLB, so that from then
  * on until it is allocated again a user access to it went through a stale entry.
- * tools/meter/ has the plugin that listens.
+ * tools/meter/ of tlb-rs has the plugin that listens.
  */
 #ifndef _LINUX_TLB_ORACLE_H
 #define _LINUX_TLB_ORACLE_H

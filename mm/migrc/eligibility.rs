@@ -3,7 +3,7 @@
 //! What may be deferred.
 //!
 //! C collects facts as bits, this decides and gives the reason that is counted. The same file is
-//! compiled on the host (`verify/`).
+//! compiled on the host (`verify/` of tlb-rs).
 
 /// Declares the reasons to deny a deferral, each by the fact that is one.
 macro_rules! facts {
@@ -32,7 +32,7 @@ facts! {
     Mappings = 3,
     /// A file's that somebody can write to: its content may change without a page table entry.
     NotFrozen = 4,
-    /// Hugetlb, device memory, mapped by a PMD, or no ordinary folio.
+    /// Hugetlb, device memory, or mapped by a PMD.
     Kind = 5,
     /// A page of it is poisoned.
     Poisoned = 6,

@@ -4,7 +4,7 @@
 //!
 //! This is the bookkeeping and nothing else: it sees folios as opaque values in a chain, calls
 //! nothing but what its caller gives it, and can neither sleep, allocate nor panic. The same file
-//! is compiled on the host, where property tests reach it (`verify/`).
+//! is compiled on the host, where property tests reach it (`verify/` of tlb-rs).
 
 use super::unflushed_dropped;
 use core::mem::{replace, ManuallyDrop};

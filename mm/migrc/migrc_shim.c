@@ -350,7 +350,7 @@ void migrc_add_source(struct folio *src)
 	/*
 	 * Who isolates page blocks drains after that: if it was too early for @src,
 	 * the isolation is visible here. Pairs with the one in migrc_reclaim();
-	 * proved by verify/litmus/isolate-*.
+	 * proved by verify/litmus/isolate-* of tlb-rs.
 	 */
 	smp_mb();
 	if (zone_isolates(zone) && !migrc_skip(MIGRC_HOOK_ISOLATE))
@@ -559,19 +559,12 @@ void migrc_account_drain(enum migrc_drain_reason reason, unsigned long pages,
 		trace_migrc_drain(pages, mms, age_us, reason, ktime_get_ns() - begin);
 }
 
-unsigned long migrc_drained_pages(void)
-{
-	unsigned long pages = 0;
-	int i;
-
-	for (i = 0; i < NR_MIGRC_DRAIN_REASONS; i++)
-		pages += atomic_long_read(&migrc_drained[i]);
-	return pages;
-}
-
 static DEFINE_MUTEX(migrc_sysctl_lock);
 
-/* When a write of 0 returns, nothing is deferred any more, nor will be. */
+/*
+ * When a write of 0 returns, nothing is held any more, nor will be: a migration that is
+ * under way flushes for itself, see drain_late().
+ */
 static int migrc_enable_sysctl(const struct ctl_table *table, int write,
 			       void *buffer, size_t *lenp, loff_t *ppos)
 {

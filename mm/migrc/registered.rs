@@ -47,8 +47,9 @@ impl Registered {
     ///
     /// `mm` must be valid, and stay so until it is removed.
     pub(crate) unsafe fn add(&mut self, mm: *mut migrc_mm) {
-        // SAFETY: Only changed by this function and by `remove()`, under the lock that protects
-        // `self`; read without it by C, which comes here then.
+        // SAFETY: `mm` is valid by the safety requirements, the first one by the type invariants.
+        // Only changed by this function and by `remove()`, under the lock that protects `self`; read
+        // without it by C, which comes here then.
         unsafe {
             if (*mm).registered {
                 return;
@@ -91,7 +92,8 @@ impl Registered {
     ///
     /// # Safety
     ///
-    /// None of them may be removed as long as the iterator is used. More may be added.
+    /// None of them may be removed as long as the iterator is used, and only one may be used to
+    /// flush at a time. More may be added.
     pub(crate) unsafe fn iter(&self) -> Iter {
         // INVARIANT: The first, by the type invariants of `Registered` and the requirements here.
         Iter(self.first)
@@ -120,7 +122,7 @@ impl Iterator for Iter {
     }
 }
 
-/// An address space that cannot exit at the moment.
+/// An address space that cannot exit at the moment, and may be in the list.
 ///
 /// # Invariants
 ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tests that need a kernel; `verify/` has the others.
+//! Tests that need a kernel; `verify/` of tlb-rs has the others.
 
 use super::*;
 

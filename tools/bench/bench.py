@@ -22,6 +22,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / "tools" / name) for name in ("report", "guest", "kernel")]
 # pylint: disable=wrong-import-position
+import common  # noqa: E402
 import guest  # noqa: E402
 import measure  # noqa: E402
 import output  # noqa: E402
@@ -74,7 +75,7 @@ def main():
     parser.add_argument("suite", nargs="*", default=os.environ.get("SUITE", "").split(),
                         help=", ".join(suites.SUITES))
     parser.add_argument("--arch", default=os.environ.get("ARCH"), choices=("arm64", "x86_64"), help="default: both")
-    parser.add_argument("--kver", default=os.environ.get("KVER", "7.3"))
+    parser.add_argument("--kver", default=common.kver())
     parser.add_argument("--variant", default="bench", help="the kernel that is measured")
     parser.add_argument("--again", action="store_true", help="do not use earlier results")
     parser.add_argument("--no-build", action="store_true", help="measure the kernels that are there")
@@ -89,7 +90,7 @@ def main():
         measure.make("meter")
         for arch in context.arches:
             for variant in sorted({v for s in wanted for v in suites.SUITES[s].variants(context)}):
-                measure.make("kernel", f"ARCH={arch}", f"VARIANT={variant}")
+                measure.kernel(arch, variant, args.kver)
 
     results = [measured(suite, context, args.again) for suite in wanted]
     # The report has all suites that were ever measured, in their order; those of an older tool have no rows.
@@ -107,4 +108,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    common.main(main, guest.GuestError)

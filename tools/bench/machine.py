@@ -29,9 +29,10 @@ def command(arch, variant, job, options):
     """What a reader can type to get the same records."""
     words = ["python3", "tools/guest/guest.py", "boot", "--arch", arch, "--variant", variant]
     for key, value in options.items():
-        if value == DEFAULTS.get(key) or key in ("timeout", "log", "allow") or not value:
+        if value == DEFAULTS.get(key) or key == "log" or not value:
             continue
-        words += [f"--{key}"] if value is True else [f"--{key}", str(value)]
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            words += [f"--{key}"] if one is True else [f"--{key}", str(one)]
     return shlex.join([*words, "--job", job])
 
 
@@ -41,6 +42,7 @@ def boot(context, arch, job, variant=None, **options):
     context.boots += 1
     log = context.out / "logs" / f"{context.suite}-{context.boots}-{arch}.log"
     log.parent.mkdir(exist_ok=True)
+    options = {"timeout": 1800} | options
     if measure.APPEND[arch]:
         options["append"] = f"{measure.APPEND[arch]} {options.get('append', '')}".strip()
     text = command(arch, variant, job, options)
@@ -49,7 +51,7 @@ def boot(context, arch, job, variant=None, **options):
     if done.exists() and (old := json.loads(done.read_text(encoding="utf-8")))["key"] == key:
         return old["records"], text, old["console"]
     result = guest.boot(guest.kernel_path(arch, variant, context.kver), arch, job=job, log=log,
-                        **{"timeout": 1800, **options})
+                        **options)
     if result.exit_status:
         raise SystemExit(f"{text}\n{result.report()}")
     done.write_text(json.dumps({"key": key, "records": result.records, "console": result.console}), encoding="utf-8")

@@ -234,13 +234,15 @@ def devices(arch, tmp, disk, swap):
     return arguments, " ".join(append)
 
 
-def plugin(tmp, meter, oracle):
+def plugin(tmp, meter, oracle, kernel):
     """Arguments for the TLB meter, which writes its results to tmp/meter."""
     if not meter and not oracle:
         return []
     if not METER.is_file():
         raise GuestError(f"no {METER.relative_to(ROOT)}: {METER_COMMAND}")
-    return ["-plugin", f"{METER},out={tmp}/meter" + (",oracle=on" if oracle else "")]
+    # A variant's directory is named after it.
+    shift = {"16k": 14, "64k": 16}.get(Path(kernel).parent.name.rpartition("-")[2], 12)
+    return ["-plugin", f"{METER},out={tmp}/meter" + (f",oracle=on,page_shift={shift}" if oracle else "")]
 
 
 class Machine:
@@ -428,7 +430,7 @@ def boot(kernel, arch, job=None, initrd=None, cpu="max", smp=4, mem="2G", nodes=
             initrd.write_bytes(initramfs.build(arch).read_bytes()
                                + initramfs.job_archive(job, env, files))
         command += ["-initrd", str(initrd)]
-        command += plugin(tmp, meter, oracle)
+        command += plugin(tmp, meter, oracle, kernel)
         sink = open(log, "wb") if log else None
         qemu = Machine(command, tmp)
         try:
@@ -456,7 +458,7 @@ def shell(kernel, arch, disk=None, swap=False, append="", meter=False, oracle=Fa
         tmp = Path(name)
         extra, words = devices(arch, tmp, disk, swap)
         command = machine(kernel, arch, append=f"tlbrs.shell=1 {words} {append}".strip(), **options)
-        command += extra + plugin(tmp, meter, oracle)
+        command += extra + plugin(tmp, meter, oracle, kernel)
         command += ["-serial", "mon:stdio", "-initrd", str(initramfs.build(arch))]
         try:
             status = subprocess.run(command, check=False, timeout=timeout).returncode

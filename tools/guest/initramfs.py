@@ -28,6 +28,10 @@ CROSS = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "x86_64"}
 CFLAGS = ["-static", "-s", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
 
 
+# Older and newer packages differ in the suffix.
+KEYRING = "/usr/share/keyrings/debian-archive-keyring"
+
+
 class GuestError(Exception):
     """An error that the user can act on; status is the exit code."""
 
@@ -91,8 +95,8 @@ def unpacked(arch, *packages, closure=False):
     Nothing is installed and the machine's own lists stay as they are. closure: with all that they depend on.
     """
     deb_arch = ARCHES[arch][0]
-    keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
-    if not os.path.exists(keyring):
+    keyring = next((f"{KEYRING}.{suffix}" for suffix in ("gpg", "pgp") if os.path.exists(f"{KEYRING}.{suffix}")), None)
+    if not keyring:
         raise GuestError(f"no Debian keyring: {apt_command('debian-archive-keyring')}")
     print(f"fetching {' '.join(packages)} for {arch} (once)", file=sys.stderr)
     cache_dir().mkdir(parents=True, exist_ok=True)

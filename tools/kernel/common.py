@@ -53,6 +53,12 @@ def given(variable):
     return os.path.expanduser(os.environ.get(variable) or "")
 
 
+def kver():
+    """KVER=, or the version that this machine has: the Makefile has the same default."""
+    note = BUILD / "kver"
+    return os.environ.get("KVER") or (note.read_text(encoding="ascii").strip() if note.exists() else "7.3")
+
+
 def output(cmd, **kw):
     """Standard output of cmd, or "" where it cannot run or fails."""
     try:

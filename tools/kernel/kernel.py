@@ -114,8 +114,10 @@ def base_tree(kver, kdir):
         kdir, ver = stock_kdir(kdir)
     else:
         asked, (kver, tree) = kver, source.linux(kver)
-        if asked == "auto" and kver != source.KVERS[0]:
-            (BUILD / "kver").write_text(kver, encoding="ascii")	# for the Makefile's default
+        if asked == "auto":	# for the default of common.kver() and of the Makefile
+            (BUILD / "kver").unlink(missing_ok=True)
+            if kver != source.KVERS[0]:
+                (BUILD / "kver").write_text(kver, encoding="ascii")
         return kver, tree, tree.name
     if dotted(ver[:2]) not in source.KVERS:
         say(f"note: Linux {dotted(ver)} is untested; {' and '.join(source.KVERS)} are supported")
@@ -310,21 +312,19 @@ def deb(a):
     one_of("ARCH", a.arch, IMAGES)
     start, more = deb_config(a)
     toolchain.need(["kernel", "deb"])
-    variables, extra = toolchain.kernel_tools()
     name, base, ident = base_tree(a.kver, a.kdir)
     src = patched_tree(name, base, ident).path
     # dpkg-buildpackage leaves the packages beside the directory in which it builds.
     out = BUILD / name / f"{a.arch}-deb" / "build"
     out.mkdir(parents=True, exist_ok=True)
-    env = {k: v for k, v in os.environ.items() if k not in PRIVATE} | extra | {"LC_ALL": "C"}
-    make = ["make", "-C", str(src), f"O={out}", f"ARCH={a.arch}", *variables]
+    make, env = maker(src, out, a.arch)
     frags = [ROOT / "config" / f"{f}.fragment" for f in deb_fragments(a.arch, start)]
     configure(make, env, src, out, a.arch, frags + more, name, start)
     # What the packages need was looked for above; dpkg would look for packages of the other architecture, too.
     command = [*make, JOBS, "bindeb-pkg", "DPKG_FLAGS=--no-check-builddeps"]
     if a.only_configure:
         # Both with it: a make that does not find the library source or libclang turns Rust off.
-        prefix = ["env", *(f"{k}={v}" for k, v in sorted(extra.items()))]
+        prefix = ["env", *(f"{k}={v}" for k, v in sorted(toolchain.kernel_tools()[1].items()))]
         say(f"{out / '.config'}: from {start}; change it with: {shlex.join([*prefix, *make, 'menuconfig'])}")
         print(shlex.join([*prefix, *command]))
         return 0

@@ -3,7 +3,7 @@
 """Find the tools that a kernel build (or a guest) needs; say how to get what is missing.
 
 usage: toolchain.py doctor            print what is here, what is missing, and the command that installs it
-       toolchain.py need GROUP...     groups: kernel, guest, deb; install (root or INSTALL=1) or explain
+       toolchain.py need GROUP...     groups: kernel, guest, test, deb; install (root or INSTALL=1) or explain
 """
 
 import functools
@@ -28,10 +28,10 @@ TOOLS = {"make": "make", "gcc": "gcc", "flex": "flex", "bison": "bison", "bc": "
          "xz": "xz-utils", "quilt": "quilt", "rsync": "rsync", "git": "git"}
 HEADERS = {"stdio.h": "libc6-dev", "libelf.h": "libelf-dev", "openssl/opensslv.h": "libssl-dev"}
 GUEST_TOOLS = {"qemu-system-aarch64": "qemu-system-arm", "qemu-system-x86_64": "qemu-system-x86",
-               "busybox": "busybox-static", "mkfs.ext4": "e2fsprogs", "cpio": "cpio"}
+               "busybox": "busybox-static", "mkfs.ext4": "e2fsprogs"}
 DEB_TOOLS = {"dpkg-deb": "dpkg", "dpkg-buildpackage": "dpkg-dev", "dh_prep": "debhelper", "depmod": "kmod",
              "python3": "python3"}
-TEST_TOOLS = {"rst2xml": "python3-docutils"}
+TEST_TOOLS = {"rst2xml": "python3-docutils", "cpio": "cpio"}
 GROUPS = ("kernel", "guest", "test", "deb")
 SUDO = "" if os.geteuid() == 0 else "sudo "
 # Rust of distributions that do not call the newest one they have rustc: Debian 12's for browsers, Ubuntu's by version.

@@ -133,7 +133,7 @@ DECODE = {
 
 
 def tool(name):
-    """The newest LLVM tool of that name."""
+    """The LLVM tool of that name: of the version that is tested, or the newest."""
     for candidate in [name + "-19", name] + [f"{name}-{v}" for v in range(25, 19, -1)]:
         if shutil.which(candidate):
             return candidate

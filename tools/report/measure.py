@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools" / "guest"))
+sys.path[:0] = [str(ROOT / "tools" / name) for name in ("guest", "kernel")]
 import guest  # noqa: E402
 
 # name of the region: (what a reader calls it, key of the record that counts the units)
@@ -65,6 +65,12 @@ def make(*words):
         sys.exit(status)
 
 
+def kernel(arch, variant, kver):
+    """The image of a kernel, which is built if it is not up to date."""
+    make("kernel", f"ARCH={arch}", f"VARIANT={variant}", f"KVER={kver}")
+    return guest.kernel_path(arch, variant, kver)
+
+
 def limit(arch, work, key, stock, figure):
     """The most that counts as success in one cell of the table."""
     most = same(key, stock, figure.units)
@@ -86,6 +92,16 @@ class Figure:
 
 # QEMU before 8.1 may run into the breakpoint of a static key that is switched under load: switch none but ours.
 APPEND = {"arm64": "", "x86_64": "tsc=unstable numa_balancing=disable"}
+
+
+def again(boot, say=print):
+    """What boot() returns, once more if the emulator's bug got in the way: no hardware executes that breakpoint."""
+    for _ in range(3):
+        result = boot()
+        if not any("Oops: int3" in splat for splat in result.splats):
+            break
+        say("QEMU ran a stale translation of patched code (int3), once more")
+    return result
 
 
 def run(arch, kernel, pairs, meter, cpu="max", log=None):

@@ -10,7 +10,8 @@ import os
 import platform
 import sys
 
-import measure
+import measure  # first: it knows where the others are
+import common
 from measure import COUNTS, ROOT, WORK
 
 TIME_LIMIT = {"split_anon": 0.33}
@@ -55,20 +56,18 @@ def times(ours):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arch", choices=sorted(COUNTS), default=os.environ.get("ARCH", "arm64"))
-    parser.add_argument("--kver", default=os.environ.get("KVER", "7.3"))
+    parser.add_argument("--kver", default=common.kver())
     args = parser.parse_args()
 
     measure.make("meter")
-    for variant in ("stock", "release"):
-        measure.make("kernel", f"ARCH={args.arch}", f"VARIANT={variant}")
+    kernels = {variant: measure.kernel(args.arch, variant, args.kver) for variant in ("stock", "release")}
     out = ROOT / "build" / "report"
     out.mkdir(parents=True, exist_ok=True)
 
     def boot(variant, pairs, meter):
-        kernel = measure.guest.kernel_path(args.arch, variant, args.kver)
         what = "counting" if meter else "timing"
         print(f"booting {args.arch} {variant}, {what} ...", flush=True)
-        return measure.run(args.arch, kernel, pairs, meter, log=out / f"{args.arch}-{variant}-{what}.log")
+        return measure.run(args.arch, kernels[variant], pairs, meter, log=out / f"{args.arch}-{variant}-{what}.log")
 
     stock = boot("stock", 2, True)
     ours = boot("release", 3, True)
@@ -92,4 +91,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    common.main(main, measure.guest.GuestError)

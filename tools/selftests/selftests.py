@@ -6,13 +6,13 @@ usage: selftests.py [--migrc] [--move] [--hvo] [TEST...]  or the variables TESTS
 
 With --migrc it is the checked image twice: as it boots, and with vm.migrc_enable=1 under the stale-translation
 oracle, which only that image tells of its frames. With --move the memory of the test is moved to and fro all the
-time, on both sides and under the oracle on both: few of the tests move memory themselves. Some, like rmap, then
-fail now and then, because they expect a page to stay where it is. With --hvo (arm64) it is the tests of HugeTLB pages on
+time, on both sides, and with --migrc under the oracle on both: few of the tests move memory themselves. Some, like
+rmap, then fail now and then, because they expect a page to stay where it is. With --hvo (arm64) it is the tests of HugeTLB pages on
 stock and on the checked image, whose pools give their struct pages back.
 
 Every command of a test has a boot of its own, so that one which hangs takes no other with it. Exit status 1
 if the second is worse in a case, and not by chance: see compare(). The cases are in
-build/selftests/ARCH[-migrc][-move]/results.json, the consoles beside it.
+build/selftests/ARCH[-migrc][-move][-hvo]/results.json, the consoles beside it.
 """
 
 import argparse
@@ -330,18 +330,10 @@ def explain(runs, most):
     return lines[:most] + [f"         and {len(lines) - most} more"] * (len(lines) > most)
 
 
-def image(arch, variant, kver):
-    path = guest.kernel_path(arch, variant, kver)
-    if not path.exists() and subprocess.run(["make", "-C", ROOT, "--no-print-directory", "kernel", f"ARCH={arch}",
-                                             f"VARIANT={variant}", f"KVER={kver}"], check=False).returncode:
-        raise common.Fail(f"no {path.name} of {arch} {variant}")
-    return path
-
-
 def choose(options):
     """The two sides."""
     def side(path, variant, **more):
-        return Side(path or image(options.arch, variant, options.kver), **more)
+        return Side(path or measure.kernel(options.arch, variant, options.kver), **more)
 
     ours = "echo 1 > /proc/sys/vm/tlb_batch"
     if options.hvo:
@@ -368,7 +360,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("test", nargs="*", default=os.environ.get("TESTS", "").split())
     parser.add_argument("--arch", default=os.environ.get("ARCH") or "arm64")
-    parser.add_argument("--kver", default=os.environ.get("KVER") or "7.3")
+    parser.add_argument("--kver", default=common.kver())
     parser.add_argument("--migrc", action="store_true", default=os.environ.get("MIGRC", "0") not in ("", "0"),
                         help="compare the checked image with itself, migrc on and under the oracle")
     parser.add_argument("--move", action="store_true", default=os.environ.get("MOVE", "0") not in ("", "0"),
@@ -383,6 +375,8 @@ def parse():
     parser.add_argument("--lines", type=int, default=20, help="of differences to print for one command")
     options = parser.parse_args()
     common.one_of("ARCH", options.arch, initramfs.ARCHES)
+    if options.hvo and options.migrc:
+        raise common.Fail("MIGRC=1 compares one image with itself, HVO=1 compares it with stock: one of them at a time")
     options.test = options.test or list(HUGETLB if options.hvo else ALL)
     return options
 

@@ -333,20 +333,17 @@ def stress_ng(arch):
 def boot(arch, kernel, seconds, seed, number, log):
     """One boot as a record."""
     pace = PACE[arch]
-    # A file system of its own: a boot that was stopped may have left anything in it.
-    disk = guest.make_disk(OUT / f"{arch}.img", "1G", stress_ng(arch))
-    try:
-        for _ in range(3):
-            result = guest.boot(kernel, arch, job=job(arch, seconds, seed, number), disk=disk, log=log,
-                                append=f"kunit.enable=0 {measure.APPEND[arch]}",
-                                timeout=seconds + pace["round"] + pace["grace"] + pace["slack"] + 600, **GUEST)
-            # The emulator's bug, see measure.APPEND; the kernel never executes that breakpoint on hardware.
-            if not any("Oops: int3" in splat for splat in result.splats):
-                break
-            print("QEMU ran a stale translation of patched code (int3), once more", flush=True)
-            disk = guest.make_disk(OUT / f"{arch}.img", "1G", stress_ng(arch))
-    finally:
-        disk.unlink(missing_ok=True)
+    def attempt():
+        # A file system of its own: a boot that was stopped may have left anything in it.
+        disk = guest.make_disk(OUT / f"{arch}.img", "1G", stress_ng(arch))
+        try:
+            return guest.boot(kernel, arch, job=job(arch, seconds, seed, number), disk=disk, log=log,
+                              append=f"kunit.enable=0 {measure.APPEND[arch]}",
+                              timeout=seconds + pace["round"] + pace["grace"] + pace["slack"] + 600, **GUEST)
+        finally:
+            disk.unlink(missing_ok=True)
+
+    result = measure.again(attempt)
     if result.boot_seconds is None or result.job_exit in (125, 126, 127):
         raise common.Fail(f"the stress did not start\n{result.report()}\n  console: {log}")
     if result.exit_status:
@@ -364,7 +361,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arch", default=os.environ.get("ARCH") or "arm64")
     parser.add_argument("--minutes", type=int, default=os.environ.get("MINUTES") or BOOT_MINUTES)
-    parser.add_argument("--kver", default=os.environ.get("KVER") or "7.3")
+    parser.add_argument("--kver", default=common.kver())
     parser.add_argument("--kernel", help="kernel image (default: build/KVER/ARCH-debug)")
     parser.add_argument("--seed", type=int, help="which stressors run together (default: the time)")
     options = parser.parse_args()
@@ -372,23 +369,14 @@ def parse():
     return options
 
 
-def image(options):
-    path = Path(options.kernel or guest.kernel_path(options.arch, "debug", options.kver))
-    if not path.exists() and (options.kernel or subprocess.run(
-            ["make", "-C", ROOT, "--no-print-directory", "kernel", f"ARCH={options.arch}", "VARIANT=debug",
-             f"KVER={options.kver}"], check=False).returncode):
-        raise common.Fail(f"no {path}")
-    return path
-
-
 def main():
     options = parse()
     if options.minutes < 1:
         raise common.Fail("MINUTES is at least 1")
-    kernel = image(options)
-    if subprocess.run(["make", "-C", ROOT, "--no-print-directory", "meter"], check=False,
-                      stdout=subprocess.DEVNULL).returncode:
-        raise common.Fail("no QEMU plugin: make meter says why")
+    if options.kernel and not Path(options.kernel).exists():
+        raise common.Fail(f"no {options.kernel}")
+    kernel = Path(options.kernel or measure.kernel(options.arch, "debug", options.kver))
+    measure.make("meter")
     OUT.mkdir(parents=True, exist_ok=True)
     stress_ng(options.arch)
     stat = kernel.stat()

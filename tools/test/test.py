@@ -22,6 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools" / d) for d in ("guest", "kernel", "recipes", "report", "test")]
 import commits as exported  # noqa: E402
+import common  # noqa: E402
 import compiled_out  # noqa: E402
 import documented  # noqa: E402
 import guest  # noqa: E402
@@ -37,7 +38,7 @@ from common import Fail  # noqa: E402
 
 BEGIN = time.monotonic()
 ARCHES = ("arm64", "x86_64")
-KVER = os.environ.get("KVER", "7.3")
+KVER = common.kver()
 # What is tested: the image with all checkers but lockdep and KASAN, which make builds and boots several times slower:
 # SUITE=debug and make soak have them.
 IMAGE = "checked"
@@ -134,21 +135,16 @@ def tree():
 def kernel(suite, arch, variant):
     """Build a kernel; progress goes to the console, because it takes minutes."""
     start = time.monotonic()
-    ok = subprocess.run(make("kernel", f"ARCH={arch}", f"VARIANT={variant}"), cwd=ROOT, check=False).returncode == 0
+    ok = subprocess.run(make("kernel", f"ARCH={arch}", f"VARIANT={variant}", f"KVER={KVER}"), cwd=ROOT, check=False).returncode == 0
     return suite.check(f"build {arch} {variant}", ok, f"{time.monotonic() - start:.0f} s")
 
 
 def boot(suite, name, arch, variant, job, want=guest.OK, cases=True, append="kunit.enable=0", **options):
     """Boot and judge: every KTAP case of the job counts, and so does the end of the boot."""
     title = f"{arch} {name}"
-    for _ in range(3):
-        result = guest.boot(guest.kernel_path(arch, variant, KVER), arch, job=job,
-                            append=f"{append} {measure.APPEND[arch]}",
-                            log=LOGS / f"{arch}-{name.replace(' ', '-')}.log", **options)
-        # The emulator's bug, see measure.APPEND; the kernel never executes that breakpoint on hardware.
-        if not any("Oops: int3" in splat for splat in result.splats):
-            break
-        suite.say(f"{title}: QEMU ran a stale translation of patched code (int3), once more")
+    options |= {"job": job, "append": f"{append} {measure.APPEND[arch]}", "log": LOGS / f"{arch}-{name.replace(' ', '-')}.log"}
+    result = measure.again(lambda: guest.boot(guest.kernel_path(arch, variant, KVER), arch, **options),
+                           lambda what: suite.say(f"{title}: {what}"))
     for case in result.ktap if cases else ():
         line = re.match(r"(not )?ok \d+ *-? *(.*)", case)
         if line and "# SKIP" in line.group(2):

@@ -538,17 +538,26 @@ static const struct { const char *key, *help; } counters[] = {
 	{ "migrc_drain_age", "drains because of age" },
 	{ "migrc_drain_pressure", "drains because memory was short" },
 	{ "migrc_readmostly_miss", "write faults because of vm.migrc_readmostly" },
+	{ "migrc.readmostly.protected", "pages that lost write permission for it" },
 	{ "hvo_pte_updates", "page table entries of struct pages changed" },
+	{ "hvo.busy", "attempts in which CPU hotplug was in the way" },
+	{ "hvo.live", "changes without a pause (hvo.strategy=nopause)" },
+	{ "hvo.copies", "pages copied in pauses" },
+	{ "hvo.ack_ns", "time until all CPUs had stopped (ns)" },
+	{ "hvo.paused_ns", "time from then until they went on (ns)" },
 };
 
 static const struct { const char *prefix, *head; } families[] = {
 	{ "trace.", "pages migrated, by reason (--trace)" },
 	{ "tlb_batch.ranges.", "ranges flushed, by reason" },
+	{ "tlb_batch.pages.", "pages in them, by reason" },
 	{ "migrc.denied.", "pages denied, by reason" },
 	{ "migrc.drain.", "drains, by reason" },
+	{ "migrc.drain_pages.", "pages drained, by reason" },
 	{ "migrc.hook.", "flushes before a write, by hook" },
 	{ "migrc.age.", "pages drained, the oldest below N ms" },
 	{ "hvo.pauses.", "pauses, by reason" },
+	{ "hvo.entries.", "entries changed, by reason" },
 	{ "hvo.below_us.", "pauses, below N us" },
 };
 
@@ -1208,7 +1217,7 @@ static const char usage[] =
 "report reads FILE (tlbstat.jsonl; -: standard input). Status 1: failed; 2: usage.\n"
 "\n"
 "Columns. Groups of which the kernel has nothing are left out, a value that is missing is \"-\".\n"
-"All are per second but held, age_ms, max_us, saved and could:\n";
+"All are per second but why, held, age_ms, max_us, saved and could:\n";
 
 static const char notes[] =
 "estimate is for kernels without tlb-rs: what could be saved at most.\n"

@@ -5,7 +5,7 @@
 //! The source of a migration is a [`MigratedSource`]: nothing maps it any more, and whoever has the
 //! value has the last reference. It can be put into a [`FolioChain`], and a chain can be released
 //! by C once no TLB leads to its folios. There is no other way to get rid of it, so that none is
-//! lost and none is freed too early.
+//! freed too early.
 
 use crate::{
     bindings,
@@ -31,9 +31,6 @@ use core::{
 /// The folio is off every list, not mapped, and this is the reference that its isolation took.
 #[must_use = "somebody has to own the folio"]
 pub struct MigratedSource(NonNull<bindings::folio>);
-
-// SAFETY: A reference to a folio may be dropped, and its list head used, on any CPU.
-unsafe impl Send for MigratedSource {}
 
 impl MigratedSource {
     /// Takes over the reference to a source.

@@ -5,7 +5,8 @@
 use crate::hvo::plan::{next_window, rest_us, Attempts, Budget, Cost, Miss, Step, Work};
 
 pub fn sum(runs: &[(Work, bool)]) -> Work {
-    runs.iter().fold(Work::default(), |sum, run| sum.plus(run.0))
+    runs.iter()
+        .fold(Work::default(), |sum, run| sum.plus(run.0))
 }
 
 pub fn allows(budget: Budget, cost: Cost, work: Work) -> bool {
