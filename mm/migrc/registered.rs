@@ -48,8 +48,8 @@ impl Registered {
     /// `mm` must be valid, and stay so until it is removed.
     pub(crate) unsafe fn add(&mut self, mm: *mut migrc_mm) {
         // SAFETY: `mm` is valid by the safety requirements, the first one by the type invariants.
-        // Only changed by this function and by `remove()`, under the lock that protects `self`; read
-        // without it by C, which comes here then.
+        // Only changed by this function and by `remove()`, under the lock that protects `self`;
+        // read without it by C, which comes here then.
         unsafe {
             if (*mm).registered {
                 return;

@@ -128,9 +128,10 @@ static __always_inline unsigned int first_running(u32 state)
 	unsigned int cpu;
 
 	for (cpu = 0; cpu < nr_cpu_ids; cpu++) {
+		if (!arch_test_bit(cpu, cpumask_bits(&pause_mask)))
+			continue;
 		/* What that CPU did before it stopped. */
-		if (arch_test_bit(cpu, cpumask_bits(&pause_mask)) &&
-		    smp_load_acquire(per_cpu_ptr(&pause_ack, cpu)) != state)
+		if (smp_load_acquire(per_cpu_ptr(&pause_ack, cpu)) != state)
 			break;
 	}
 	return cpu;
