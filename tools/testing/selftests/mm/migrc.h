@@ -68,7 +68,6 @@ static inline void migrc_skip_none(void)
 /* Removes hooks, their names separated by commas, until migrc_skip_none() or exit. */
 static inline bool migrc_skip_hooks(const char *hooks)
 {
-	static bool registered;
 	char list[128];
 	char *hook, *rest;
 
@@ -76,9 +75,7 @@ static inline bool migrc_skip_hooks(const char *hooks)
 	for (hook = strtok_r(list, ",", &rest); hook; hook = strtok_r(NULL, ",", &rest)) {
 		if (tlb_rs_write_file(MIGRC_SKIP, hook))
 			return false;
-		if (!registered)
-			atexit(migrc_skip_none);
-		registered = true;
+		tlb_rs_at_exit(migrc_skip_none);
 	}
 	return true;
 }

@@ -942,7 +942,7 @@ static bool setup_swapin(void)
 	tlb_rs_write_file(CGROUP_ROOT "cgroup.subtree_control", "+memory");
 	if (mkdir(CGROUP, 0755) && errno != EEXIST)
 		return false;
-	atexit(remove_cgroup);
+	tlb_rs_at_exit(remove_cgroup);
 	return !access(CGROUP "memory.reclaim", W_OK);
 }
 

@@ -124,6 +124,41 @@ static inline int tlb_rs_write_file(const char *path, const char *val)
 	return n < 0 ? (int)n : 0;
 }
 
+/*
+ * What is undone at exit, the last first; each once. Not by a forked child, where exit(), which
+ * is what ksft_exit_fail_msg() ends with, would undo what its parent still needs.
+ */
+static struct {
+	void (*undo[16])(void);
+	size_t nr;
+	pid_t owner;
+} tlb_rs_exit;
+
+static inline void tlb_rs_undo_all(void)
+{
+	if (getpid() != tlb_rs_exit.owner)
+		return;
+	while (tlb_rs_exit.nr)
+		tlb_rs_exit.undo[--tlb_rs_exit.nr]();
+}
+
+static inline void tlb_rs_at_exit(void (*undo)(void))
+{
+	size_t i;
+
+	for (i = 0; i < tlb_rs_exit.nr; i++) {
+		if (tlb_rs_exit.undo[i] == undo)
+			return;
+	}
+	if (!tlb_rs_exit.owner) {
+		tlb_rs_exit.owner = getpid();
+		atexit(tlb_rs_undo_all);
+	}
+	if (i == ARRAY_SIZE(tlb_rs_exit.undo))
+		ksft_exit_fail_msg("too much to undo\n");
+	tlb_rs_exit.undo[tlb_rs_exit.nr++] = undo;
+}
+
 /* vm.tlb_batch: false if the kernel has no such switch (a stock kernel). */
 static inline bool tlb_batch_get(int *val)
 {
@@ -181,14 +216,9 @@ static inline void tlb_rs_skip_none(void)
 
 static inline bool tlb_rs_skip_hook(const char *hook)
 {
-	static bool registered;
-
 	if (tlb_rs_write_file(TLB_BATCH_SKIP, hook))
 		return false;
-	if (!registered) {
-		atexit(tlb_rs_skip_none);
-		registered = true;
-	}
+	tlb_rs_at_exit(tlb_rs_skip_none);
 	return true;
 }
 
@@ -578,9 +608,9 @@ static inline bool tlb_rs_setting(const char *path, const char *val)
 		return false;
 	if (tlb_rs_write_file(path, val))
 		return false;
-	if (!nr++)
-		atexit(tlb_rs_settings_restore);
+	nr++;
 	snprintf(s->path, sizeof(s->path), "%s", path);
+	tlb_rs_at_exit(tlb_rs_settings_restore);
 	return true;
 }
 
@@ -764,16 +794,12 @@ static inline void tlb_rs_delay_none(void)
 
 static inline bool tlb_rs_delay(const char *path, long us)
 {
-	static bool registered;
 	char buf[32];
 
 	snprintf(buf, sizeof(buf), "%ld", us);
 	if (tlb_rs_write_file(path, buf))
 		return false;
-	if (!registered) {
-		atexit(tlb_rs_delay_none);
-		registered = true;
-	}
+	tlb_rs_at_exit(tlb_rs_delay_none);
 	return true;
 }
 
