@@ -10,6 +10,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -40,6 +41,7 @@
 #endif
 
 #define DEBUGFS			"/sys/kernel/debug/"
+#define HUGETLB_SYSFS		"/sys/kernel/mm/hugepages/"
 #define THP_SYSFS		"/sys/kernel/mm/transparent_hugepage/"
 #define TLB_BATCH_SYSCTL	"/proc/sys/vm/tlb_batch"
 #define TLB_BATCH_SKIP		DEBUGFS "tlb_batch/skip_hook"
@@ -159,6 +161,82 @@ static inline void tlb_rs_at_exit(void (*undo)(void))
 	tlb_rs_exit.undo[tlb_rs_exit.nr++] = undo;
 }
 
+/*
+ * Settings that a test changes for its own time: the old value is restored at
+ * exit. If it was one of several choices, it is the one in brackets.
+ */
+struct tlb_rs_setting {
+	char path[128];
+	char old[64];
+};
+
+static struct {
+	struct tlb_rs_setting setting[32];
+	size_t nr;
+} tlb_rs_settings;
+
+static inline struct tlb_rs_setting *tlb_rs_find_setting(const char *path)
+{
+	size_t i;
+
+	for (i = 0; i < tlb_rs_settings.nr; i++) {
+		if (!strcmp(tlb_rs_settings.setting[i].path, path))
+			return &tlb_rs_settings.setting[i];
+	}
+	return NULL;
+}
+
+static inline void tlb_rs_settings_restore(void)
+{
+	/* The last first: one may have had to be made before another could be. */
+	for (size_t i = tlb_rs_settings.nr; i--;)
+		tlb_rs_write_file(tlb_rs_settings.setting[i].path, tlb_rs_settings.setting[i].old);
+}
+
+/* For what is written to by other means; false if it cannot be read. */
+static inline bool tlb_rs_keep(const char *path)
+{
+	struct tlb_rs_setting *s = &tlb_rs_settings.setting[tlb_rs_settings.nr];
+	char buf[256];
+	char *p;
+
+	if (tlb_rs_find_setting(path))
+		return true;
+	if (tlb_rs_read_file(path, buf, sizeof(buf)))
+		return false;
+	if (tlb_rs_settings.nr == ARRAY_SIZE(tlb_rs_settings.setting) ||
+	    strlen(path) >= sizeof(s->path))
+		ksft_exit_fail_msg("%s: too many settings\n", path);
+	p = strchr(buf, '[');
+	if (sscanf(p ? p + 1 : buf, "%63[^]\n]", s->old) != 1)
+		return false;
+	snprintf(s->path, sizeof(s->path), "%s", path);
+	tlb_rs_settings.nr++;
+	tlb_rs_at_exit(tlb_rs_settings_restore);
+	return true;
+}
+
+static inline bool tlb_rs_setting(const char *path, const char *val)
+{
+	size_t nr = tlb_rs_settings.nr;
+
+	if (!tlb_rs_keep(path))
+		return false;
+	if (!tlb_rs_write_file(path, val))
+		return true;
+	/* What cannot be written needs no restoring. */
+	tlb_rs_settings.nr = nr;
+	return false;
+}
+
+/* Earlier than at exit. */
+static inline bool tlb_rs_restore(const char *path)
+{
+	struct tlb_rs_setting *s = tlb_rs_find_setting(path);
+
+	return s && !tlb_rs_write_file(path, s->old);
+}
+
 /* vm.tlb_batch: false if the kernel has no such switch (a stock kernel). */
 static inline bool tlb_batch_get(int *val)
 {
@@ -170,12 +248,13 @@ static inline bool tlb_batch_get(int *val)
 	return true;
 }
 
+/* Until exit. */
 static inline bool tlb_batch_set(int val)
 {
 	char buf[32];
 
 	snprintf(buf, sizeof(buf), "%d\n", val);
-	return !tlb_rs_write_file(TLB_BATCH_SYSCTL, buf);
+	return tlb_rs_setting(TLB_BATCH_SYSCTL, buf);
 }
 
 /* As a JSON value: null on a kernel that has no such switch. */
@@ -574,46 +653,6 @@ static inline bool tlb_rs_has_swap(void)
 	return strchr(buf, '\n') && strchr(buf, '\n')[1];
 }
 
-/*
- * Settings that a test changes for its own time: the old value is restored at
- * exit. If it was one of several choices, it is the one in brackets.
- */
-struct tlb_rs_setting {
-	char path[128];
-	char old[64];
-};
-
-static struct tlb_rs_setting tlb_rs_settings[16];
-
-static inline void tlb_rs_settings_restore(void)
-{
-	/* The last first: one that was made twice was in effect when it was made again. */
-	for (size_t i = ARRAY_SIZE(tlb_rs_settings); i--;) {
-		if (tlb_rs_settings[i].path[0])
-			tlb_rs_write_file(tlb_rs_settings[i].path, tlb_rs_settings[i].old);
-	}
-}
-
-static inline bool tlb_rs_setting(const char *path, const char *val)
-{
-	static size_t nr;
-	struct tlb_rs_setting *s = &tlb_rs_settings[nr];
-	char buf[256];
-	char *p;
-
-	if (nr == ARRAY_SIZE(tlb_rs_settings) || tlb_rs_read_file(path, buf, sizeof(buf)))
-		return false;
-	p = strchr(buf, '[');
-	if (sscanf(p ? p + 1 : buf, "%63[^]\n]", s->old) != 1)
-		return false;
-	if (tlb_rs_write_file(path, val))
-		return false;
-	nr++;
-	snprintf(s->path, sizeof(s->path), "%s", path);
-	tlb_rs_at_exit(tlb_rs_settings_restore);
-	return true;
-}
-
 /* Pages that move by themselves do not belong into a measurement. */
 static inline void tlb_rs_quiet(void)
 {
@@ -712,6 +751,23 @@ static inline bool tlb_rs_thp_available(void)
 	if (tlb_rs_read_file(THP_SYSFS "enabled", buf, sizeof(buf)))
 		return false;
 	return !strstr(buf, "[never]") || tlb_rs_setting(THP_SYSFS "enabled", "madvise");
+}
+
+/* HugeTLB pages that somebody has set aside: who resizes a pool would take them away. */
+static inline bool tlb_rs_pools_in_use(void)
+{
+	DIR *dir = opendir(HUGETLB_SYSFS);
+	struct dirent *ent;
+	char path[320], buf[32];
+	bool used = false;
+
+	while (dir && !used && (ent = readdir(dir))) {
+		snprintf(path, sizeof(path), HUGETLB_SYSFS "%s/nr_hugepages", ent->d_name);
+		used = !tlb_rs_read_file(path, buf, sizeof(buf)) && atol(buf);
+	}
+	if (dir)
+		closedir(dir);
+	return used;
 }
 
 /* Command line: a decimal number within bounds, or the test ends. */
