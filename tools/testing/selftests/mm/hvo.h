@@ -3,13 +3,11 @@
 #ifndef _SELFTESTS_MM_HVO_H
 #define _SELFTESTS_MM_HVO_H
 
-#include <dirent.h>
-
 #include "tlb_rs.h"
 
 #define HVO_DEBUG	DEBUGFS "hvo/"
 #define HVO_PARAM	"/sys/module/hvo/parameters/"
-#define HUGEPAGES	"/sys/kernel/mm/hugepages/hugepages-%lukB/%s"
+#define HUGEPAGES	HUGETLB_SYSFS "hugepages-%lukB/%s"
 #define STRUCT_PAGE	64
 #define MAX_SIZES	8
 
@@ -48,19 +46,21 @@ static inline bool set_num(const char *path, long val)
 /* The number behind a name, in a file of such lines; -1 if it is not there. */
 static inline long get_field(const char *path, const char *name)
 {
-	char buf[16384], *p = buf;
 	size_t len = strlen(name);
+	char line[256];
+	long ret = -1;
+	FILE *f;
 
-	if (tlb_rs_read_file(path, buf, sizeof(buf)))
+	f = fopen(path, "r");
+	if (!f)
 		return -1;
-	while (p) {
-		if (!strncmp(p, name, len) && p[len] == ' ')
-			return atol(p + len);
-		p = strchr(p, '\n');
-		if (p)
-			p++;
+	/* To the end: each read() of a seq_file returns a page of it at most. */
+	while (ret < 0 && fgets(line, sizeof(line), f)) {
+		if (!strncmp(line, name, len) && line[len] == ' ')
+			ret = atol(line + len);
 	}
-	return -1;
+	fclose(f);
+	return ret;
 }
 
 static inline long stat_of(const char *name)
@@ -71,8 +71,8 @@ static inline long stat_of(const char *name)
 /* In pages, of all struct pages. */
 static inline long memmap(void)
 {
-	return get_field("/proc/vmstat", "nr_memmap_pages") +
-	       get_field("/proc/vmstat", "nr_memmap_boot_pages");
+	return tlb_rs_vmstat_read("nr_memmap_pages") +
+	       tlb_rs_vmstat_read("nr_memmap_boot_pages");
 }
 
 static inline long pool(unsigned long kb)
@@ -111,7 +111,7 @@ static inline long spare_pages(unsigned long kb)
 
 static inline void read_sizes(void)
 {
-	DIR *dir = opendir("/sys/kernel/mm/hugepages");
+	DIR *dir = opendir(HUGETLB_SYSFS);
 	struct dirent *e;
 
 	while (dir && (e = readdir(dir)) && nr_sizes < MAX_SIZES) {
@@ -126,6 +126,13 @@ static inline void read_sizes(void)
 	}
 	if (dir)
 		closedir(dir);
+}
+
+/* For who leaves all pools empty. */
+static inline void hvo_need_pools(void)
+{
+	if (tlb_rs_pools_in_use())
+		ksft_exit_skip("HugeTLB pools are in use\n");
 }
 
 /* Turns it on until exit, or skips. @debug: needs what is in HVO_DEBUG beside the counters. */

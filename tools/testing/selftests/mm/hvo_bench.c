@@ -89,7 +89,7 @@ static void sample(struct sample *s)
 	*s = (struct sample) {
 		.cancelled = stat_of("cancelled"),
 		.stopped = stat_of("stop_machine"),
-		.entries = get_field("/proc/vmstat", "hvo_pte_updates"),
+		.entries = tlb_rs_vmstat_read("hvo_pte_updates"),
 		.memmap = memmap(),
 		.in_pauses_ns = stat_of("ack_ns") + stat_of("paused_ns"),
 	};
@@ -210,6 +210,7 @@ int main(int argc, char **argv)
 	if (!nr)
 		strategies[nr++] = "auto";
 	hvo_begin(false);
+	hvo_need_pools();
 	for (i = 0; i < nr_sizes; i++) {
 		if (optimizable(sizes[i])) {
 			small = small ?: sizes[i];

@@ -34,9 +34,10 @@
 
 #include "hvo.h"
 
-#define KPF_COMPOUND_HEAD	15
-#define KPF_COMPOUND_TAIL	16
 #define KPF_HUGE		17
+#define FAIL_PAGE_ALLOC		DEBUGFS "fail_page_alloc/"
+#define MAKE_IT_FAIL		"/proc/self/make-it-fail"
+#define SOFT_OFFLINE		"/sys/devices/system/memory/soft_offline_page"
 
 static int rounds = 2;
 static const char *skip;
@@ -152,13 +153,28 @@ static unsigned long small_size(void)
 }
 
 /* With pages of 64 KiB it takes one of 16 GiB. */
-static bool can_demote(void)
+static const char *cannot_demote(void)
 {
 	for (int i = 0; i < nr_sizes; i++) {
 		if (sizes[i] > small_size() && some(sizes[i]))
-			return true;
+			return NULL;
 	}
-	return false;
+	return "needs two sizes of pages, and memory for the larger one";
+}
+
+static const char *needs_memory(void)
+{
+	return some(small_size()) ? NULL : "needs memory for one page";
+}
+
+static const char *needs_two_cpus(void)
+{
+	return nr_cpus < 2 ? "needs 2 CPUs" : NULL;
+}
+
+static const char *needs_three_cpus(void)
+{
+	return nr_cpus < 3 ? "needs 3 CPUs" : NULL;
 }
 
 static bool test_demote(void)
@@ -224,6 +240,7 @@ static bool flags_are_right(const char *addr, unsigned long bytes)
 static bool test_use(void)
 {
 	bool ok = true;
+	int used = 0;
 
 	for (int i = 0; i < nr_sizes; i++) {
 		unsigned long bytes = sizes[i] * 1024, j;
@@ -245,8 +262,11 @@ static bool test_use(void)
 			ok &= *(unsigned long *)(p + j) == j + 1;
 		munmap(p, bytes);
 		resize(sizes[i], 0);
+		used++;
 	}
-	return ok && verify(0);
+	if (!used)
+		ksft_print_msg("no page to be had\n");
+	return ok && used && verify(0);
 }
 
 static bool test_readers(void)
@@ -279,8 +299,6 @@ static bool test_deaf(void)
 	long want = few(kb, 16);
 	bool ok;
 
-	if (nr_cpus < 2)
-		return true;
 	timeout = get(HVO_PARAM "ack_timeout_us");
 	set_num(HVO_PARAM "ack_timeout_us", 50000);
 	set_num(HVO_DEBUG "deaf_cpu", 1);
@@ -350,8 +368,6 @@ static bool test_lock(void)
 	__u64 slowest = 0;
 	bool ok, masks;
 
-	if (nr_cpus < 3)
-		return true;
 	masks = !tlb_rs_read_file("/proc/cmdline", cmdline, sizeof(cmdline)) &&
 		!strstr(cmdline, "gicv3_pseudo_nmi=1");
 	/* The two meet by chance. */
@@ -411,12 +427,24 @@ static bool test_live(void)
 static bool hotplug_stop;
 static long nr_hotplugs;
 
+static const char *online_file(void)
+{
+	static char path[64];
+
+	snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%ld/online", nr_cpus - 1);
+	return path;
+}
+
+static const char *cannot_hotplug(void)
+{
+	return nr_cpus < 2 || access(online_file(), W_OK) ? "needs 2 CPUs and CPU hotplug" : NULL;
+}
+
 static void *hotplug(void *arg)
 {
-	char path[64];
+	const char *path = online_file();
 
 	(void)arg;
-	snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%ld/online", nr_cpus - 1);
 	while (!__atomic_load_n(&hotplug_stop, __ATOMIC_RELAXED)) {
 		if (!set(path, "0") || !set(path, "1"))
 			break;
@@ -433,8 +461,6 @@ static bool test_hotplug(void)
 	pthread_t thread;
 	bool ok = true;
 
-	if (nr_cpus < 2)
-		return true;
 	/* Many pauses, and so long ones that a CPU comes meanwhile, if it can. */
 	set_num(HVO_DEBUG "stall_us", 3000);
 	pthread_create(&thread, NULL, hotplug, NULL);
@@ -455,6 +481,12 @@ static bool test_hotplug(void)
 	return ok && nr_hotplugs && busy && memmap() == before && verify(0);
 }
 
+static const char *cannot_fail(void)
+{
+	return access(FAIL_PAGE_ALLOC "probability", W_OK) || access(MAKE_IT_FAIL, W_OK) ?
+	       "needs CONFIG_FAIL_PAGE_ALLOC" : NULL;
+}
+
 static bool test_fail(void)
 {
 	static const char * const on[][2] = {
@@ -468,25 +500,25 @@ static bool test_fail(void)
 	bool ok = true;
 
 	for (unsigned int i = 0; i < ARRAY_SIZE(on); i++) {
-		snprintf(path, sizeof(path), DEBUGFS "fail_page_alloc/%s", on[i][0]);
-		if (!set(path, on[i][1]))
+		snprintf(path, sizeof(path), FAIL_PAGE_ALLOC "%s", on[i][0]);
+		if (!tlb_rs_setting(path, on[i][1]))
 			return false;
 	}
 	for (int r = 0; r < 4 * rounds; r++) {
 		long saved;
 
-		set("/proc/self/make-it-fail", "1");
+		set(MAKE_IT_FAIL, "1");
 		nr = resize(kb, few(kb, 64));
-		set("/proc/self/make-it-fail", "0");
+		set(MAKE_IT_FAIL, "0");
 		saved = before - memmap();
 		ok &= saved % spare_pages(kb) == 0 && verify(saved);
 		if (saved < least)
 			least = saved;
 		if (saved > most)
 			most = saved;
-		set("/proc/self/make-it-fail", "1");
+		set(MAKE_IT_FAIL, "1");
 		resize(kb, 0);
-		set("/proc/self/make-it-fail", "0");
+		set(MAKE_IT_FAIL, "0");
 		ok &= verify(before - memmap());
 		/* Those without memory for their struct pages are surplus pages now. */
 		resize(kb, pool(kb));
@@ -497,7 +529,7 @@ static bool test_fail(void)
 			break;
 		}
 	}
-	set(DEBUGFS "fail_page_alloc/probability", "0");
+	tlb_rs_restore(FAIL_PAGE_ALLOC "probability");
 	return ok;
 }
 
@@ -521,6 +553,11 @@ static long free_frame(unsigned long kb)
 	return found;
 }
 
+static const char *cannot_offline(void)
+{
+	return access(SOFT_OFFLINE, W_OK) ? "needs CONFIG_MEMORY_FAILURE" : NULL;
+}
+
 static bool test_offline(void)
 {
 	unsigned long kb = small_size();
@@ -530,7 +567,7 @@ static bool test_offline(void)
 	pfn = free_frame(kb);
 	if (pfn < 0)
 		return false;
-	ok &= set_num("/sys/devices/system/memory/soft_offline_page", pfn * psize);
+	ok &= set_num(SOFT_OFFLINE, pfn * psize);
 	ok &= pool(kb) == nr - 1 && before - memmap() == (nr - 1) * (vmemmap_pages(kb) - 1);
 	ok &= stat_of("restore") == restored + 1;
 	ok &= verify((nr - 1) * (vmemmap_pages(kb) - 1));
@@ -556,8 +593,6 @@ static bool test_race(void)
 	bool done = false, ok = true;
 	int armed = 0;
 
-	if (nr_cpus < 2)
-		return true;
 	for (int r = 0; r < rounds; r++) {
 		int fd = open("/proc/kpageflags", O_RDONLY);
 		uint64_t flags = 0;
@@ -586,10 +621,13 @@ static bool test_churn(int seconds)
 {
 	static const char * const strategies[] = { "auto", "auto", "nopause", "stop_machine" };
 	__u64 end = tlb_rs_now_ns() + seconds * 1000000000ULL;
-	long paused = get_field("/proc/vmstat", "cpu_pause"), resized = 0, violations;
+	long long paused = tlb_rs_vmstat_read("cpu_pause");
+	long pools[MAX_SIZES], resized = 0, violations;
 	unsigned int seed = getpid();
 	char path[128];
 
+	for (int i = 0; i < nr_sizes; i++)
+		pools[i] = pool(sizes[i]);
 	while (tlb_rs_now_ns() < end) {
 		unsigned long kb = sizes[rand_r(&seed) % nr_sizes];
 		long most = CHURN_KB / (long)kb;
@@ -612,9 +650,11 @@ static bool test_churn(int seconds)
 	set(HVO_PARAM "strategy", "auto");
 	for (int i = nr_sizes - 1; i >= 0; i--)
 		resize(sizes[i], 0);
+	for (int i = 0; i < nr_sizes; i++)
+		resize(sizes[i], pools[i]);
 	violations = get_field(HVO_DEBUG "verify", "violations");
-	ksft_print_msg("%ld times resized, %ld pauses, %ld violations\n", resized,
-		       get_field("/proc/vmstat", "cpu_pause") - paused, violations);
+	ksft_print_msg("%ld times resized, %lld pauses, %ld violations\n", resized,
+		       tlb_rs_vmstat_read("cpu_pause") - paused, violations);
 	return resized && !violations;
 }
 
@@ -630,21 +670,21 @@ static bool test_panic(void)
 static const struct {
 	const char *name;
 	bool (*test)(void);
-	bool (*possible)(void);
+	const char *(*cannot)(void);	/* why it is skipped, or NULL */
 	bool on_demand;
 } cases[] = {
 	{ .name = "pool", .test = test_pool },
-	{ .name = "demote", .test = test_demote, .possible = can_demote },
-	{ .name = "use", .test = test_use },
+	{ .name = "demote", .test = test_demote, .cannot = cannot_demote },
+	{ .name = "use", .test = test_use, .cannot = needs_memory },
 	{ .name = "readers", .test = test_readers },
-	{ .name = "deaf", .test = test_deaf },
-	{ .name = "lock", .test = test_lock },
+	{ .name = "deaf", .test = test_deaf, .cannot = needs_two_cpus },
+	{ .name = "lock", .test = test_lock, .cannot = needs_three_cpus },
 	{ .name = "stop", .test = test_stop },
 	{ .name = "live", .test = test_live },
-	{ .name = "hotplug", .test = test_hotplug },
-	{ .name = "race", .test = test_race },
-	{ .name = "fail", .test = test_fail },
-	{ .name = "offline", .test = test_offline },
+	{ .name = "hotplug", .test = test_hotplug, .cannot = cannot_hotplug },
+	{ .name = "race", .test = test_race, .cannot = needs_two_cpus },
+	{ .name = "fail", .test = test_fail, .cannot = cannot_fail },
+	{ .name = "offline", .test = test_offline, .cannot = cannot_offline },
 	{ .name = "panic", .test = test_panic, .on_demand = true },
 };
 
@@ -674,10 +714,10 @@ int main(int argc, char **argv)
 			only = optarg;
 			break;
 		case 'r':
-			rounds = atoi(optarg);
+			rounds = tlb_rs_number(optarg, 1, 1000);
 			break;
 		case 't':
-			seconds = atoi(optarg);
+			seconds = tlb_rs_number(optarg, 1, 1000000);
 			break;
 		case 's':
 			skip = optarg;
@@ -687,7 +727,9 @@ int main(int argc, char **argv)
 		}
 	}
 	hvo_begin(true);
-	if (skip && !set(HVO_DEBUG "skip_hook", skip))
+	tlb_rs_keep(HVO_DEBUG "stall_us");
+	tlb_rs_keep(HVO_DEBUG "deaf_cpu");
+	if (skip && !tlb_rs_setting(HVO_DEBUG "skip_hook", skip))
 		ksft_exit_fail_msg("no hook %s\n", skip);
 
 	if (seconds) {
@@ -695,18 +737,25 @@ int main(int argc, char **argv)
 		ksft_test_result(test_churn(seconds), "hvo: churn\n");
 		ksft_finished();
 	}
+	hvo_need_pools();
 	for (i = 0; i < ARRAY_SIZE(cases); i++)
 		planned += is_chosen(i, only);
+	if (!planned)
+		ksft_exit_fail_msg("no case '%s'\n", only);
 	ksft_set_plan(planned);
 	for (i = 0; i < ARRAY_SIZE(cases); i++) {
+		const char *why = NULL;
+
 		if (!is_chosen(i, only))
 			continue;
-		if (cases[i].possible && !cases[i].possible())
+		if (cases[i].cannot)
+			why = cases[i].cannot();
+		if (why) {
+			ksft_print_msg("%s: %s\n", cases[i].name, why);
 			ksft_test_result_skip("hvo: %s\n", cases[i].name);
-		else
+		} else {
 			ksft_test_result(cases[i].test(), "hvo: %s\n", cases[i].name);
+		}
 	}
-	if (skip)
-		set(HVO_DEBUG "skip_hook", "none");
 	ksft_finished();
 }

@@ -272,7 +272,7 @@ static void read_balance(struct balance *b)
 	for (i = 0; i < ARRAY_SIZE(known); i++)
 		b->lost_kb -= meminfo(buf, known[i]);
 	/* Those from the boot were not in MemTotal before they were given back. */
-	b->lost_kb -= get_field("/proc/vmstat", "nr_memmap_pages") * (getpagesize() / 1024);
+	b->lost_kb -= tlb_rs_vmstat_read("nr_memmap_pages") * (getpagesize() / 1024);
 	b->memmap = memmap();
 	b->mms = slab_objects("mm_struct");
 }
