@@ -152,8 +152,8 @@ int main(int argc, char **argv)
 		{ "help", no_argument, NULL, 'h' },
 		{ }
 	};
-	bool ro = true, rw = true, has_switch;
-	int opt, val;
+	bool ro = true, rw = true;
+	int opt;
 
 	ksft_print_header();
 	while ((opt = getopt_long(argc, argv, "n:p:r:Tv:h", options, NULL)) != -1) {
@@ -195,14 +195,11 @@ int main(int argc, char **argv)
 		ksft_exit_fail_msg("no memory\n");
 	tlb_rs_pin_cpu(0);
 	tlb_rs_quiet();
-	has_switch = tlb_batch_get(&val);
 
 	ksft_set_plan(ro + rw);
 	if (ro)
 		run_variant(true);
 	if (rw)
 		run_variant(false);
-	if (has_switch)
-		tlb_batch_set(val);
 	ksft_finished();
 }

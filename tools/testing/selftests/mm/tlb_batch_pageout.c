@@ -270,9 +270,8 @@ int main(int argc, char **argv)
 		{ }
 	};
 	unsigned int wanted = 0;
-	bool has_switch;
-	int opt, val;
 	size_t i;
+	int opt;
 
 	ksft_print_header();
 	while ((opt = getopt_long(argc, argv, "v:n:p:r:d:h", options, NULL)) != -1) {
@@ -320,7 +319,6 @@ int main(int argc, char **argv)
 		tlb_rs_setting(THP_SYSFS "hugepages-64kB/enabled", "never");
 		tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "never");
 	}
-	has_switch = tlb_batch_get(&val);
 
 	ksft_set_plan(__builtin_popcount(wanted));
 	for (i = 0; i < ARRAY_SIZE(variants); i++) {
@@ -329,7 +327,5 @@ int main(int argc, char **argv)
 		ksft_test_result_report(run_variant(&variants[i]), "pageout %s\n",
 					variants[i].name);
 	}
-	if (has_switch)
-		tlb_batch_set(val);
 	ksft_finished();
 }

@@ -546,8 +546,7 @@ int main(int argc, char **argv)
 		{ }
 	};
 	unsigned int wanted = 0;
-	int opt, val, ret;
-	bool has_switch;
+	int opt, ret;
 	size_t i;
 	char size[32];
 
@@ -600,7 +599,6 @@ int main(int argc, char **argv)
 		ksft_exit_skip("%s: %s\n", SPLIT_FILE, strerror(errno));
 	tlb_rs_pin_cpu(0);
 	tlb_rs_quiet();
-	has_switch = tlb_batch_get(&val);
 
 	ksft_set_plan(__builtin_popcount(wanted));
 	for (i = 0; i < ARRAY_SIZE(variants); i++) {
@@ -612,7 +610,5 @@ int main(int argc, char **argv)
 		snprintf(name, sizeof(name), "thp_split %s", variants[i].name);
 		ksft_test_result_report(ret, "%s\n", name);
 	}
-	if (has_switch)
-		tlb_batch_set(val);
 	ksft_finished();
 }

@@ -270,8 +270,8 @@ int main(int argc, char **argv)
 	};
 	int threads[16] = { 1, 3, 5, 7, 12, 18, 24, 30, 32 };
 	int modes[3], nr_modes = 0, nr = 9, asked = 0;
-	int opt, old = 1, mode, row, round, i;
-	bool has_switch, same = false;
+	int opt, mode, row, round, i;
+	bool same = false;
 
 	ksft_print_header();
 	while ((opt = getopt_long(argc, argv, "t:r:sf:F:h", options, NULL)) != -1) {
@@ -319,8 +319,7 @@ int main(int argc, char **argv)
 	 * Unbatched only where the kernel has that mode; all in turn, none
 	 * always first. Or the switch stays as it is.
 	 */
-	has_switch = !same && tlb_batch_get(&old);
-	for (mode = -1; has_switch && mode <= 1; mode++) {
+	for (mode = -1; !same && mode <= 1; mode++) {
 		if (tlb_batch_set(mode))
 			modes[nr_modes++] = mode;
 	}
@@ -338,7 +337,5 @@ int main(int argc, char **argv)
 		}
 		ksft_test_result(ok, "thpscale %d threads\n", threads[row]);
 	}
-	if (has_switch)
-		tlb_batch_set(old);
 	ksft_finished();
 }

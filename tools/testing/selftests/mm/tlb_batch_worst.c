@@ -647,9 +647,8 @@ int main(int argc, char **argv)
 		{ }
 	};
 	unsigned int wanted = 0;
-	bool has_switch;
-	int opt, val;
 	size_t i;
+	int opt;
 
 	ksft_print_header();
 	while ((opt = getopt_long(argc, argv, "c:p:h", options, NULL)) != -1) {
@@ -680,14 +679,11 @@ int main(int argc, char **argv)
 	psize = getpagesize();
 	tlb_rs_pin_cpu(0);
 	tlb_rs_quiet();
-	has_switch = tlb_batch_get(&val);
 
 	ksft_set_plan(__builtin_popcount(wanted));
 	for (i = 0; i < ARRAY_SIZE(cases); i++) {
 		if (wanted & (1U << i))
 			ksft_test_result_report(run_case(i), "worst %s\n", cases[i].name);
 	}
-	if (has_switch)
-		tlb_batch_set(val);
 	ksft_finished();
 }
