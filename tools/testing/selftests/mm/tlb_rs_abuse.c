@@ -34,7 +34,7 @@
 #include "migrc.h"
 
 #define SEED		17
-#define NOBODY		65534
+#define LAST_USER	1999999999
 #define MAX_STALL_NS	1000000000ULL
 #define TICK_US		10000
 #define PATIENCE_NS	60000000000ULL
@@ -140,9 +140,39 @@ static void leave_last_cpu(void)
 	sched_setaffinity(0, sizeof(set), &set);
 }
 
-static void become_nobody(void)
+static uid_t user;
+
+static bool has_processes(uid_t uid)
 {
-	if (setresgid(NOBODY, NOBODY, NOBODY) || setresuid(NOBODY, NOBODY, NOBODY))
+	unsigned int real, effective, saved;
+	char path[320], buf[4096], *ids;
+	DIR *proc = opendir("/proc");
+	struct dirent *ent;
+	bool found = false;
+
+	while (proc && !found && (ent = readdir(proc))) {
+		snprintf(path, sizeof(path), "/proc/%s/status", ent->d_name);
+		if (tlb_rs_read_file(path, buf, sizeof(buf)))
+			continue;
+		ids = strstr(buf, "\nUid:");
+		found = ids && sscanf(ids, "\nUid: %u %u %u", &real, &effective, &saved) == 3 &&
+			(real == uid || effective == uid || saved == uid);
+	}
+	if (proc)
+		closedir(proc);
+	return found;
+}
+
+/* Of nobody else: all that this user has is killed, see kill_all(), and limits count all of it. */
+static void choose_user(void)
+{
+	for (user = LAST_USER; has_processes(user); user--)
+		;
+}
+
+static void become_user(void)
+{
+	if (setresgid(user, user, user) || setresuid(user, user, user))
 		_exit(1);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
@@ -394,7 +424,7 @@ static void undo(void)
 	struct iovec iov;
 	char *base;
 
-	become_nobody();
+	become_user();
 	tlb_rs_pin_cpu(0);
 	base = map_readonly(&set, undo_pages());
 	iov = (struct iovec){ .iov_base = base, .iov_len = set.nr * getpagesize() };
@@ -509,7 +539,7 @@ static void fill(void)
 		if (err)
 			violation("cgroup.procs: %s", strerror(-err));
 	}
-	become_nobody();
+	become_user();
 	tlb_rs_pin_cpu(0);
 	base = map_readonly(&set, LEDGER_PAGES);
 	tlb_rs_readers_start(&readers, 1, false, base, getpagesize());
@@ -749,14 +779,14 @@ static void first_bomb(void)
 	setrlimit(RLIMIT_NPROC, &limit);
 	/* Who moves their pages should come to it, where four CPUs are two. */
 	setpriority(PRIO_PROCESS, 0, 10);
-	become_nobody();
+	become_user();
 	bomb(getpid());
 }
 
 /* All that are this user's, but for this one; a fork does not come between. */
 static void kill_all(void)
 {
-	become_nobody();
+	become_user();
 	kill(-1, SIGKILL);
 }
 
@@ -888,6 +918,13 @@ static void *optimize_thread(void *arg)
 	return NULL;
 }
 
+static const char *cannot_hugetlb(void)
+{
+	if (!pool_kb)
+		return "needs HugeTLB pages of at most 64 MiB with two pages of struct pages";
+	return tlb_rs_pools_in_use() ? "HugeTLB pools are in use" : NULL;
+}
+
 static void case_hugetlb(bool on)
 {
 	long toggled = 0, before = memmap(), updates = tlb_rs_vmstat_read("hvo_pte_updates");
@@ -896,10 +933,6 @@ static void case_hugetlb(bool on)
 	long violations, shared;
 	unsigned long i;
 
-	if (!pool_kb) {
-		ksft_print_msg("hugetlb: no pool\n");
-		return;
-	}
 	tlb_rs_read_file(HVO_PARAM "strategy", strategy, sizeof(strategy));
 	for (i = 0; i < RESIZERS; i++)
 		pthread_create(&threads[i], NULL, resize_thread, (void *)(i + 11));
@@ -926,6 +959,7 @@ static void case_hugetlb(bool on)
 	if (violations > 0 || (shared > 0 && !broken))
 		violation("%ld violations, %ld shared pages", violations, shared);
 	resize(pool_kb, 0);
+	tlb_rs_restore(HVO_SYSCTL);
 	if (!on)
 		return;
 	updates = tlb_rs_vmstat_read("hvo_pte_updates") - updates;
@@ -968,6 +1002,8 @@ static void knobs_save(void)
 
 	for (i = 0; i < ARRAY_SIZE(knobs); i++) {
 		knob_values[i][0] = '\0';
+		/* At exit, if this does not come to knobs_restore(). */
+		tlb_rs_keep(knobs[i].path);
 		tlb_rs_read_file(knobs[i].path, knob_values[i], sizeof(knob_values[i]));
 	}
 }
@@ -1283,7 +1319,7 @@ static void nobody_writes(void)
 {
 	size_t i;
 
-	become_nobody();
+	become_user();
 	for (i = 0; i < ARRAY_SIZE(files); i++) {
 		int fd = open(files[i].path, O_WRONLY | O_CLOEXEC);
 
@@ -1378,14 +1414,15 @@ static const struct test {
 	const char *name;
 	void (*run)(bool on);
 	bool breaks;		/* --break breaks something */
+	const char *(*cannot)(void);	/* why it is skipped, or NULL */
 } tests[] = {
-	{ "generation", case_generation, false },
-	{ "ledger", case_ledger, true },
-	{ "sharers", case_sharers, true },
-	{ "forkbomb", case_forkbomb, true },
-	{ "hugetlb", case_hugetlb, true },
-	{ "toggle", case_toggle, true },
-	{ "garbage", case_garbage, true },
+	{ "generation", case_generation, false, NULL },
+	{ "ledger", case_ledger, true, NULL },
+	{ "sharers", case_sharers, true, NULL },
+	{ "forkbomb", case_forkbomb, true, NULL },
+	{ "hugetlb", case_hugetlb, true, cannot_hugetlb },
+	{ "toggle", case_toggle, true, NULL },
+	{ "garbage", case_garbage, true, NULL },
 };
 
 static __u64 phase(const struct test *test, bool on)
@@ -1504,6 +1541,8 @@ int main(int argc, char **argv)
 	tlb_rs_setting(HVO_PARAM "ack_timeout_us", "200000");
 	tlb_rs_setting(HVO_PARAM "pause_budget_us", "1000000");
 	tlb_rs_setting(HVO_PARAM "duty_pct", "100");
+	tlb_rs_keep(HVO_SYSCTL);
+	choose_user();
 	leave_last_cpu();
 
 	for (i = 0; i < ARRAY_SIZE(tests); i++)
@@ -1512,12 +1551,21 @@ int main(int argc, char **argv)
 		ksft_exit_fail_msg("no case '%s'\n", only);
 	ksft_set_plan(plan);
 	for (i = 0; i < ARRAY_SIZE(tests); i++) {
+		const char *why = NULL;
+		int ret = KSFT_SKIP;
+
 		if ((only && strcmp(only, tests[i].name)) || (broken && !tests[i].breaks))
 			continue;
 		migrc_case = tests[i].name;
-		ksft_test_result(run(&tests[i]), "abuse: %s%s%s%s\n", migrc_case,
-				 broken ? ", broken" : "", skip_hooks ? ", without " : "",
-				 skip_hooks ?: "");
+		if (tests[i].cannot)
+			why = tests[i].cannot();
+		if (why)
+			ksft_print_msg("%s: %s\n", migrc_case, why);
+		else
+			ret = run(&tests[i]) ? KSFT_PASS : KSFT_FAIL;
+		ksft_test_result_report(ret, "abuse: %s%s%s%s\n", migrc_case,
+					broken ? ", broken" : "", skip_hooks ? ", without " : "",
+					skip_hooks ?: "");
 	}
 	ksft_finished();
 }
