@@ -35,6 +35,9 @@
 #define SEED		9
 #define LONG_MS		60000
 
+#define COMPACT_MEMORY	"/proc/sys/vm/compact_memory"
+#define WATERMARKS	"/proc/sys/vm/watermark_scale_factor"
+
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE	23
 #endif
@@ -575,6 +578,10 @@ static void case_hugetlb(long rounds, struct result *r)
 	size_t i;
 	long round;
 
+	if (tlb_rs_pools_in_use()) {
+		r->why = "HugeTLB pools are in use";
+		return;
+	}
 	migrc_write(MIGRC_AGE, LONG_MS);
 	migrc_write(MIGRC_PAGES, 16384);
 	migrc_drain();
@@ -629,10 +636,16 @@ static bool denied_move(const char *reason, struct migrc_set *set)
 
 static bool denied_thp(void)
 {
-	char *base = tlb_rs_mmap(SZ_2M, SZ_2M);
 	struct migrc_set set;
+	char *base;
 	bool ok;
 
+	if (psize != 4096 || !tlb_rs_thp_available() ||
+	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "madvise")) {
+		ksft_print_msg("denied: no THPs of 2 MiB\n");
+		return true;
+	}
+	base = tlb_rs_mmap(SZ_2M, SZ_2M);
 	madvise(base, SZ_2M, MADV_HUGEPAGE);
 	tlb_rs_bind_node(base, SZ_2M, 0);
 	tlb_rs_fill(base, SZ_2M, SEED);
@@ -651,9 +664,13 @@ static bool denied_compaction(void)
 	struct migrc_set set;
 	bool ok;
 
+	if (access(COMPACT_MEMORY, W_OK)) {
+		ksft_print_msg("denied: no compaction\n");
+		return true;
+	}
 	scatter(&set, 1, 0, ~0ULL, 64);
 	migrc_read(&before);
-	ok = !write_in_time("/proc/sys/vm/compact_memory", "1") &&
+	ok = !write_in_time(COMPACT_MEMORY, "1") &&
 	     denied_since("reason", count, &before);
 	return !end_scatter(&set) && ok;
 }
@@ -671,10 +688,10 @@ static bool denied_memory(void)
 	filler = tlb_rs_mmap(len, SZ_2M);
 	if (!tlb_rs_bind_node(filler, len, 0) || madvise(filler, len, MADV_POPULATE_WRITE))
 		ksft_exit_fail_msg("cannot fill node 0: %s\n", strerror(errno));
-	if (tlb_rs_write_file("/proc/sys/vm/watermark_scale_factor", "3000"))
+	if (!tlb_rs_setting(WATERMARKS, "3000"))
 		ksft_exit_fail_msg("no other watermarks\n");
 	ok = denied_move("memory", &set);
-	tlb_rs_write_file("/proc/sys/vm/watermark_scale_factor", "10");
+	tlb_rs_restore(WATERMARKS);
 	munmap(filler, len);
 	unmap(&set, base);
 	return ok;
@@ -701,13 +718,16 @@ static void case_denied(long rounds, struct result *r)
 {
 	long round;
 
+	/* Its reasons are what this is about. */
+	if (access(MIGRC_STATS, R_OK)) {
+		r->why = "no " MIGRC_STATS;
+		return;
+	}
 	migrc_write(MIGRC_AGE, LONG_MS);
 	migrc_write(MIGRC_PAGES, 16384);
 	for (round = 0; round < rounds; round++) {
 		migrc_drain();
-		r->stale += !denied_compaction() + !denied_memory();
-		if (psize == 4096)
-			r->stale += !denied_thp();
+		r->stale += !denied_compaction() + !denied_memory() + !denied_thp();
 #ifdef __x86_64__
 		r->stale += !denied_local();
 #endif
