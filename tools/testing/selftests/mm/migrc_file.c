@@ -20,8 +20,8 @@
  *            follows the end of the file in P, which is what the disk had there. (The
  *            filesystem needs the feature: mke2fs -O verity.)
  * race       another thread opens and writes as soon as P is locked for a move, which takes
- *            long because 64 processes have it mapped: some open() comes in the middle of
- *            the walk
+ *            long because other processes have it mapped, too, and fault injection delays the
+ *            walk of each: some open() comes in the middle of the walk
  *
  * Of a filesystem that was made with a file migrc_image in it, whose words count up:
  *
@@ -40,6 +40,7 @@
  * mappings   a page with more mappings than a drain should have to look at
  */
 #define _GNU_SOURCE
+#include <ftw.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
@@ -303,6 +304,17 @@ static void done_clone(void)
 
 static int loop_fd = -1;
 
+static void detach(void)
+{
+	if (loop_fd < 0)
+		return;
+	ioctl(loop_fd, LOOP_CLR_FD);
+	close(loop_fd);
+	loop_fd = -1;
+	/* The file is put by a work item. */
+	tlb_rs_sleep_us(10000);
+}
+
 static bool attach(void)
 {
 	struct loop_config config = { };
@@ -317,23 +329,13 @@ static bool attach(void)
 	loop_fd = open(name, O_RDWR | O_CLOEXEC);
 	if (nr < 0 || loop_fd < 0)
 		return false;
+	tlb_rs_at_exit(detach);
 	config.fd = must_open(path, O_RDWR);
 	config.block_size = 512;
 	if (ioctl(loop_fd, LOOP_CONFIGURE, &config))
 		ksft_exit_fail_msg("LOOP_CONFIGURE: %s\n", strerror(errno));
 	close(config.fd);
 	return true;
-}
-
-static void detach(void)
-{
-	if (loop_fd < 0)
-		return;
-	ioctl(loop_fd, LOOP_CLR_FD);
-	close(loop_fd);
-	loop_fd = -1;
-	/* The file is put by a work item. */
-	tlb_rs_sleep_us(10000);
 }
 
 static bool setup_loop(void)
@@ -351,49 +353,82 @@ static bool act_loop(__u64 round)
 
 /* --- overlayfs --------------------------------------------------------------------- */
 
-static char merged[300];
+static char overlay[300];	/* what is here is of this program, and goes with it */
+static bool mounted;
 
-static void make_dir(const char *in, const char *name)
+static char *in_overlay(char *buf, size_t size, const char *name)
 {
-	char at[300];
-
-	snprintf(at, sizeof(at), "%s/%s", in, name);
-	if (mkdir(at, 0700) && errno != EEXIST)
-		ksft_exit_fail_msg("%s: %s\n", at, strerror(errno));
+	snprintf(buf, size, "%.200s/%s", overlay, name);
+	return buf;
 }
 
-/* At @top/merged, of @lower and @top/upper. */
-static bool mount_overlay(const char *lower, const char *top)
+static int remove_entry(const char *name, const struct stat *st, int type, struct FTW *ftw)
 {
-	char options[1024];
+	(void)st;
+	(void)type;
+	(void)ftw;
+	remove(name);
+	return 0;
+}
 
-	make_dir(top, "upper");
-	make_dir(top, "work");
-	make_dir(top, "merged");
-	snprintf(options, sizeof(options), "lowerdir=%s,upperdir=%s/upper,workdir=%s/work", lower,
-		 top, top);
-	snprintf(merged, sizeof(merged), "%s/merged", top);
-	if (!mount("overlay", merged, "overlay", 0, options))
-		return true;
-	merged[0] = '\0';
-	return false;
+static void done_overlay(void)
+{
+	char merged[300];
+
+	if (mounted)
+		umount2(in_overlay(merged, sizeof(merged), "merged"), MNT_DETACH);
+	mounted = false;
+	/* Not what is mounted there, if it still is. */
+	if (overlay[0])
+		nftw(overlay, remove_entry, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+	overlay[0] = '\0';
+}
+
+static void make_dir(const char *name)
+{
+	if (mkdir(name, 0700))
+		ksft_exit_fail_msg("%s: %s\n", name, strerror(errno));
+}
+
+/* Another one for each round. */
+static void make_overlay(const char *in, __u64 round)
+{
+	static const char * const names[] = { "lower", "upper", "work", "merged" };
+	char name[300];
+	size_t i;
+
+	snprintf(name, sizeof(name), "%.200s/migrc_overlay.%d.%llu", in, getpid(), round);
+	make_dir(name);
+	snprintf(overlay, sizeof(overlay), "%s", name);
+	tlb_rs_at_exit(done_overlay);
+	for (i = 0; i < ARRAY_SIZE(names); i++)
+		make_dir(in_overlay(name, sizeof(name), names[i]));
+}
+
+static bool mount_overlay(const char *lower)
+{
+	char options[1024], merged[300];
+
+	snprintf(options, sizeof(options), "lowerdir=%s,upperdir=%.200s/upper,workdir=%.200s/work",
+		 lower, overlay, overlay);
+	mounted = !mount("overlay", in_overlay(merged, sizeof(merged), "merged"), "overlay", 0,
+			 options);
+	return mounted;
 }
 
 static bool setup_overlay(bool upper)
 {
 	char lower[300];
 
-	make_dir(dir, "lower");
-	snprintf(lower, sizeof(lower), "%.200s/lower", dir);
-	snprintf(path, sizeof(path), "%.200s/lower/migrc_file", dir);
+	unlink(path);
+	make_overlay(dir, 0);
+	in_overlay(path, sizeof(path), "lower/migrc_file");
+	in_overlay(map_path, sizeof(map_path), "merged/migrc_file");
 	if (!upper)
 		close(must_open(path, O_RDWR | O_CREAT));
-	if (!mount_overlay(lower, dir))
-		return false;
-	snprintf(map_path, sizeof(map_path), "%.200s/merged/migrc_file", dir);
-	if (upper)
+	else
 		snprintf(path, sizeof(path), "%s", map_path);
-	return true;
+	return mount_overlay(in_overlay(lower, sizeof(lower), "lower"));
 }
 
 static bool setup_upper(void)
@@ -404,13 +439,6 @@ static bool setup_upper(void)
 static bool setup_lower(void)
 {
 	return setup_overlay(false);
-}
-
-static void done_overlay(void)
-{
-	if (merged[0])
-		umount2(merged, MNT_DETACH);
-	merged[0] = '\0';
 }
 
 /* --- a file that was there --------------------------------------------------------- */
@@ -446,15 +474,11 @@ static void unmap_others(void)
 /* An upper directory that is empty, so another one in each round. */
 static bool renew_copyup(__u64 round)
 {
-	char top[100];
-
 	done_overlay();
-	snprintf(top, sizeof(top), "migrc_overlay.%d.%llu", getpid(), round);
-	make_dir("/dev/shm", top);
-	snprintf(top, sizeof(top), "/dev/shm/migrc_overlay.%d.%llu", getpid(), round);
-	if (!mount_overlay(dir, top))
+	make_overlay("/dev/shm", round);
+	if (!mount_overlay(dir))
 		return false;
-	snprintf(map_path, sizeof(map_path), "%.200s/migrc_image", merged);
+	in_overlay(map_path, sizeof(map_path), "merged/migrc_image");
 	map_file();
 	return true;
 }
@@ -494,6 +518,7 @@ static bool setup_unlinked(void)
 
 static bool setup_tmpfs(void)
 {
+	unlink(path);
 	snprintf(path, sizeof(path), "/dev/shm/migrc_file");
 	snprintf(map_path, sizeof(map_path), "%s", path);
 	return true;
@@ -596,6 +621,11 @@ static bool setup_verity(void)
 
 static pid_t children[NR_CHILDREN];
 
+static bool setup_race(void)
+{
+	return !access(MIGRC_WALK_DELAY, W_OK);
+}
+
 /* Opens while P is moved: once P is locked for that, and a bit later in some rounds. */
 static void *racer(void *arg)
 {
@@ -676,7 +706,8 @@ static long run_race(long rounds, const struct migrc_options *o)
 	migrc_set_init(&only_p, base + len - psize, 1);
 	start_children();
 	/* Without it, a few us of what a move takes are the ones to hit. */
-	tlb_rs_delay(MIGRC_WALK_DELAY, WALK_US);
+	if (!tlb_rs_delay(MIGRC_WALK_DELAY, WALK_US))
+		ksft_exit_fail_msg("cannot write %s\n", MIGRC_WALK_DELAY);
 	/* The walk visits the youngest mapping last. */
 	map_file();
 	if (pthread_create(&r, NULL, race_reader, NULL) || pthread_create(&w, NULL, racer, NULL))
@@ -883,7 +914,7 @@ static const struct test tests[] = {
 	{ .name = "unlinked", .setup = setup_unlinked, .act = act_write, .done = done_fd },
 	{ .name = "verity", .setup = setup_verity, .renew = renew_verity, .act = act_verity,
 	  .zero = true, .done = done_fd },
-	{ .name = "race", .run = run_race, .times = 10 },
+	{ .name = "race", .setup = setup_race, .run = run_race, .times = 10 },
 	{ .name = "image", .setup = setup_image, .renew = renew_image, .act = act_image,
 	  .cleanup = unmap_others, .image = true },
 	{ .name = "copyup", .setup = setup_copyup, .renew = renew_copyup, .act = act_copyup,
