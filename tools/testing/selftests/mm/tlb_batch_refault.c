@@ -38,6 +38,8 @@
 #include <getopt.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <sys/vfs.h>
+#include <linux/magic.h>
 
 #include "tlb_rs.h"
 
@@ -149,6 +151,7 @@ static void map_anon(const char *dir)
 /* Pages without buffers: read from disk, not written. */
 static void map_file(const char *dir)
 {
+	struct statfs fs;
 	char path[256];
 	char *buf;
 	int fd;
@@ -158,6 +161,8 @@ static void map_file(const char *dir)
 	if (fd < 0)
 		ksft_exit_skip("%s: %s\n", path, strerror(errno));
 	unlink(path);
+	if (!fstatfs(fd, &fs) && fs.f_type == TMPFS_MAGIC)
+		ksft_exit_skip("%s is not on a disk\n", dir);
 	buf = calloc(1, len);
 	if (!buf || write(fd, buf, len) != (ssize_t)len || fsync(fd))
 		ksft_exit_fail_msg("%s: %s\n", path, strerror(errno));
