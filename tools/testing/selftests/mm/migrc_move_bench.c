@@ -7,8 +7,7 @@
  * rounds  250 read-only pages move to and fro one at a time, in 4 rounds (--rounds)
  *         Both regions end with a write of 0 to vm.migrc_enable, so they contain
  *         every flush that was deferred. This patches code, which on arm64 takes
- *         TLBIs of kernel addresses: with --close age a short age cap does it, and
- *         migrc is switched outside. Readers on other CPUs have the pages in their
+ *         TLBIs of kernel addresses. Readers on other CPUs have the pages in their
  *         TLBs.
  * ro, rw  the time of such a move of read-only and of writable memory, without the
  *         drain. A summary gives the median and the quartiles of the ratio on/off.
@@ -28,7 +27,6 @@ static int pairs = 7;
 static int single_rounds = 4;
 static int nr_readers = 3;
 static long age_ms = 1000;
-static bool close_by_age;
 static size_t psize;
 static struct tlb_rs_readers readers;
 
@@ -121,14 +119,10 @@ static bool closed(const char *name, size_t pages, size_t moves,
 		tlb_rs_begin(&s.c);
 		s.moved = move(&set);
 		start = tlb_rs_now_ns();
-		if (close_by_age)
-			migrc_expire();
-		else
-			migrc_write(MIGRC_ENABLE, 0);
+		migrc_write(MIGRC_ENABLE, 0);
 		s.drain_ns = tlb_rs_now_ns() - start;
 		tlb_rs_end(&s.c);
 		migrc_diff(&before, &s.d);
-		migrc_write(MIGRC_ENABLE, 0);
 		json(name, on, pages, &s);
 
 		ok = end(&set, base) && s.moved == moves && !migrc_held(-1);
@@ -211,7 +205,7 @@ static void help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
 	       "  [--case once|rounds|ro|rw] [--pages N] [--pairs P] [--readers K] [--age MS]\n"
-	       "  [--close off|age] [--rounds N]\n"
+	       "  [--rounds N]\n"
 	       "--pairs 0: once, with migrc\n",
 	       prog);
 }
@@ -224,7 +218,6 @@ int main(int argc, char **argv)
 		{ "pairs", required_argument, NULL, 'p' },
 		{ "readers", required_argument, NULL, 'r' },
 		{ "age", required_argument, NULL, 'a' },
-		{ "close", required_argument, NULL, 'C' },
 		{ "rounds", required_argument, NULL, 'R' },
 		{ "help", no_argument, NULL, 'h' },
 		{ }
@@ -235,7 +228,7 @@ int main(int argc, char **argv)
 	int opt;
 
 	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "c:n:p:r:a:C:R:h", options, NULL)) != -1) {
+	while ((opt = getopt_long(argc, argv, "c:n:p:r:a:R:h", options, NULL)) != -1) {
 		switch (opt) {
 		case 'c':
 			only = optarg;
@@ -251,11 +244,6 @@ int main(int argc, char **argv)
 			break;
 		case 'a':
 			age_ms = tlb_rs_number(optarg, 1, 60000);
-			break;
-		case 'C':
-			close_by_age = !strcmp(optarg, "age");
-			if (!close_by_age && strcmp(optarg, "off"))
-				ksft_exit_fail_msg("no way '%s' to close\n", optarg);
 			break;
 		case 'R':
 			single_rounds = tlb_rs_number(optarg, 1, 1000);

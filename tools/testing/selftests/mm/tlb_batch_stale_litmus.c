@@ -20,10 +20,6 @@
  *
  * A stale entry that points to a frame which P gets again later is not stale
  * any more, so some rounds cannot show anything.
- *
- * With --act pageout the pages are reclaimed to swap instead of moved, and the
- * stores swap them in again, after other pages took the frames that became
- * free. (A split is no use here: each page keeps its frame.)
  */
 #define _GNU_SOURCE
 #include <getopt.h>
@@ -31,9 +27,6 @@
 #include "tlb_rs.h"
 
 #define NR_PAGES	256
-#define NR_OTHERS	(2 * NR_PAGES)
-
-enum act { ACT_MOVE, ACT_PAGEOUT };
 
 /* What both write is in pages of their own, none of which is moved. */
 static struct shared {
@@ -79,7 +72,7 @@ static void store(int mem, const void *addr, __u64 val)
 static void help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
-	       "  [--rounds N] [--act move|pageout] [--skip HOOK] [--expect-none | --expect-stale MIN]\n",
+	       "  [--rounds N] [--skip HOOK] [--expect-none | --expect-stale MIN]\n",
 	       prog);
 }
 
@@ -88,7 +81,6 @@ int main(int argc, char **argv)
 	static const struct option options[] = {
 		{ "rounds", required_argument, NULL, 'n' },
 		{ "skip", required_argument, NULL, 's' },
-		{ "act", required_argument, NULL, 'a' },
 		{ "expect-stale", required_argument, NULL, 'e' },
 		{ "expect-none", no_argument, NULL, '0' },
 		{ "help", no_argument, NULL, 'h' },
@@ -97,31 +89,23 @@ int main(int argc, char **argv)
 	size_t psize = getpagesize(), len = NR_PAGES * psize, i;
 	long rounds = 200, want_stale = 0, failed = 0;
 	const char *skip = "none";
-	enum act act = ACT_MOVE;
 	void *addrs[NR_PAGES];
 	int nodes[NR_PAGES];
 	int status[NR_PAGES];
 	__u64 round;
 	pthread_t id;
-	char *others;
 	char *base;
 	int opt;
 	int mem;
 
 	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "n:s:a:e:0h", options, NULL)) != -1) {
+	while ((opt = getopt_long(argc, argv, "n:s:e:0h", options, NULL)) != -1) {
 		switch (opt) {
 		case 'n':
 			rounds = tlb_rs_number(optarg, 1, 1000000);
 			break;
 		case 's':
 			skip = optarg;
-			break;
-		case 'a':
-			if (!strcmp(optarg, "pageout"))
-				act = ACT_PAGEOUT;
-			else if (strcmp(optarg, "move"))
-				ksft_exit_fail_msg("no act '%s'\n", optarg);
 			break;
 		case 'e':
 			want_stale = tlb_rs_number(optarg, 1, 1000000);
@@ -140,25 +124,21 @@ int main(int argc, char **argv)
 
 	if (tlb_rs_nr_cpus() < 2)
 		ksft_exit_skip("needs two CPUs\n");
-	if (act == ACT_MOVE && (tlb_rs_memory_nodes() & 3) != 3)
+	if ((tlb_rs_memory_nodes() & 3) != 3)
 		ksft_exit_skip("needs memory on nodes 0 and 1\n");
-	if (act == ACT_PAGEOUT && !tlb_rs_has_swap())
-		ksft_exit_skip("needs swap\n");
 	if (tlb_rs_hook_removed(skip) && !tlb_rs_skip_hook(skip))
 		ksft_exit_skip("hook '%s' cannot be removed on this kernel\n", skip);
 
 	tlb_rs_quiet();
 	base = tlb_rs_mmap(len, SZ_2M);
 	madvise(base, len, MADV_NOHUGEPAGE);
-	if (act == ACT_MOVE && !tlb_rs_bind_node(base, len, 0))
+	if (!tlb_rs_bind_node(base, len, 0))
 		ksft_exit_fail_msg("mbind: %s\n", strerror(errno));
 	memset(base, 0, len);
 	/* Not where a write to /proc/self/mem has its data in its own buffer. */
 	page_p = (__u64 *)(base + (NR_PAGES - 1) * psize + psize / 2);
 	for (i = 0; i < NR_PAGES; i++)
 		addrs[i] = base + i * psize;
-	others = tlb_rs_mmap(NR_OTHERS * psize, SZ_2M);
-	madvise(others, NR_OTHERS * psize, MADV_NOHUGEPAGE);
 	mem = tlb_rs_open("/proc/self/mem", O_RDWR);
 
 	tlb_rs_pin_cpu(0);
@@ -171,43 +151,24 @@ int main(int argc, char **argv)
 
 	ksft_set_plan(1);
 	for (round = 1; round <= (__u64)rounds; round++) {
-		if (act == ACT_MOVE) {
-			for (i = 0; i < NR_PAGES; i++)
-				nodes[i] = round & 1;
-			if (tlb_rs_move_pages(0, NR_PAGES, addrs, nodes, status) ||
-			    status[NR_PAGES - 1] != (int)(round & 1))
-				failed++;
-		} else {
-			/*
-			 * Moves nothing, but makes all CPUs put their new pages
-			 * where reclaim finds them: R may have faulted P in.
-			 */
-			tlb_rs_move_pages(0, 0, addrs, nodes, status);
-			/* R may have P back by now, but not the page before it. */
-			if (madvise(base, len, MADV_PAGEOUT) ||
-			    !(tlb_rs_pagemap(addrs[NR_PAGES - 2]) & PM_SWAP))
-				failed++;
-			for (i = 0; i < NR_OTHERS; i++)
-				others[i * psize] = 1;
-		}
+		for (i = 0; i < NR_PAGES; i++)
+			nodes[i] = round & 1;
+		if (tlb_rs_move_pages(0, NR_PAGES, addrs, nodes, status) ||
+		    status[NR_PAGES - 1] != (int)(round & 1))
+			failed++;
 		store(mem, page_p, round);
 		__atomic_store_n(&sh->flag, round, __ATOMIC_RELEASE);
 
 		while (__atomic_load_n(&sh->ack, __ATOMIC_ACQUIRE) != round)
 			;
-		if (act == ACT_PAGEOUT) {
-			for (i = 0; i < NR_PAGES - 1; i++)
-				store(mem, addrs[i], round);
-			madvise(others, NR_OTHERS * psize, MADV_DONTNEED);
-		}
 	}
 	__atomic_store_n(&sh->stop, true, __ATOMIC_RELAXED);
 	pthread_join(id, NULL);
 	if (tlb_rs_hook_removed(skip))
 		tlb_rs_skip_none();
 
-	printf("{\"test\":\"stale_litmus\",\"act\":\"%s\",\"tlb_batch\":%s,\"skip\":\"%s\",",
-	       act == ACT_MOVE ? "move" : "pageout", tlb_batch_json(), skip);
+	printf("{\"test\":\"stale_litmus\",\"tlb_batch\":%s,\"skip\":\"%s\",", tlb_batch_json(),
+	       skip);
 	printf("\"rounds\":%ld,\"stale\":%llu,\"failed\":%ld,\"reads\":%llu}\n",
 	       rounds, sh->stale, failed, sh->reads);
 	if (failed > rounds / 10) {

@@ -443,7 +443,6 @@ static inline void tlb_rs_json_region(const char *region, const char *extra,
 #define KPF_SWAPCACHE		13
 #define KPF_COMPOUND_HEAD	15
 #define KPF_COMPOUND_TAIL	16
-#define KPF_THP			22
 #define KPF_LARGE		((1ULL << KPF_COMPOUND_HEAD) | (1ULL << KPF_COMPOUND_TAIL))
 
 static inline int tlb_rs_open(const char *path, int flags)
