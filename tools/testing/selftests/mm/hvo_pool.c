@@ -45,7 +45,7 @@ static const char *skip;
 /* At most this many, or how many fit of what there is to spare. */
 static long few(unsigned long kb, long most)
 {
-	long nr = get_field("/proc/meminfo", "MemFree:") / 2 / (long)kb;
+	long nr = tlb_rs_meminfo_kb(MEMINFO, "MemFree") / 2 / (long)kb;
 
 	return nr > most ? most : nr;
 }

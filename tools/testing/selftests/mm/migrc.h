@@ -17,8 +17,6 @@
 #define MIGRC_SKIP	DEBUGFS "migrc/skip_hook"
 #define MIGRC_STATS	DEBUGFS "migrc/stats"
 
-#define MPOL_MF_MOVE_ALL	0x4
-
 static inline void migrc_write(const char *path, long val)
 {
 	char buf[32];
@@ -65,19 +63,9 @@ static inline void migrc_skip_none(void)
 	tlb_rs_write_file(MIGRC_SKIP, "none");
 }
 
-/* Removes hooks, their names separated by commas, until migrc_skip_none() or exit. */
 static inline bool migrc_skip_hooks(const char *hooks)
 {
-	char list[128];
-	char *hook, *rest;
-
-	snprintf(list, sizeof(list), "%s", hooks);
-	for (hook = strtok_r(list, ",", &rest); hook; hook = strtok_r(NULL, ",", &rest)) {
-		if (tlb_rs_write_file(MIGRC_SKIP, hook))
-			return false;
-		tlb_rs_at_exit(migrc_skip_none);
-	}
-	return true;
+	return tlb_rs_remove_hooks(MIGRC_SKIP, hooks, migrc_skip_none);
 }
 
 enum migrc_counter {

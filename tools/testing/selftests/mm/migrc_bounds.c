@@ -313,24 +313,6 @@ static void case_exit(long rounds, struct result *r)
 
 /* --- memory ------------------------------------------------------------------------ */
 
-static long long meminfo_kb(const char *path, const char *field)
-{
-	char line[256], *p;
-	long long kb = 0;
-	FILE *f;
-
-	f = fopen(path, "r");
-	if (!f)
-		return 0;
-	while (fgets(line, sizeof(line), f)) {
-		p = strstr(line, field);
-		if (p && p[strlen(field)] == ':')
-			kb = atoll(p + strlen(field) + 1);
-	}
-	fclose(f);
-	return kb;
-}
-
 /* In a child, which the OOM killer would choose. False if it did, or would have. */
 static bool populate(size_t len)
 {
@@ -374,7 +356,7 @@ static void case_pressure(long rounds, struct result *r)
 	migrc_write(MIGRC_AGE, LONG_MS);
 	migrc_drain();
 	/* As much as there is with an empty ledger: the first try should succeed. */
-	avail = meminfo_kb("/proc/meminfo", "MemAvailable");
+	avail = tlb_rs_meminfo_kb(MEMINFO, "MemAvailable");
 	for (brim = avail - step / 2; brim > step && !populate(brim << 10); brim -= step)
 		;
 	if (brim <= step) {
@@ -396,7 +378,7 @@ static void case_pressure(long rounds, struct result *r)
 			migrc_move(&set, 0, !(i & 1), MPOL_MF_MOVE);
 		held = migrc_held(-1);
 		/* Other memory comes and goes, but what is said to be available has to be. */
-		avail = meminfo_kb("/proc/meminfo", "MemAvailable");
+		avail = tlb_rs_meminfo_kb(MEMINFO, "MemAvailable");
 		brim = avail - margin;
 		migrc_read(&before);
 		ok = populate(brim << 10);
@@ -412,6 +394,15 @@ static void case_pressure(long rounds, struct result *r)
 	unmap(&set, base);
 }
 
+/* In bytes. */
+static size_t node_free(int node)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/meminfo", node);
+	return tlb_rs_meminfo_kb(path, "MemFree") << 10;
+}
+
 /*
  * Base pages of @node, one of each @stride frames between @lo and @hi, in read-only
  * mappings of their own. The others of that memory are free again.
@@ -419,11 +410,10 @@ static void case_pressure(long rounds, struct result *r)
 static size_t scatter(struct migrc_set *set, int node, __u64 lo, __u64 hi, size_t stride)
 {
 	size_t len, nr, i, n = 0, most = 8192;
-	char path[64], *base, *from;
+	char *base, *from;
 	__u64 pfn;
 
-	snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/meminfo", node);
-	len = (meminfo_kb(path, "MemFree") << 10) / 4 * 3 / SZ_2M * SZ_2M;
+	len = node_free(node) / 4 * 3 / SZ_2M * SZ_2M;
 	base = tlb_rs_mmap(len, SZ_2M);
 	madvise(base, len, MADV_NOHUGEPAGE);
 	if (!tlb_rs_bind_node(base, len, node) || madvise(base, len, MADV_POPULATE_WRITE))
@@ -683,8 +673,7 @@ static bool denied_memory(void)
 	bool ok;
 
 	/* A watermark of 30 % of the zone. */
-	len = (meminfo_kb("/sys/devices/system/node/node0/meminfo", "MemFree") << 10) /
-	      8 * 7 / SZ_2M * SZ_2M;
+	len = node_free(0) / 8 * 7 / SZ_2M * SZ_2M;
 	filler = tlb_rs_mmap(len, SZ_2M);
 	if (!tlb_rs_bind_node(filler, len, 0) || madvise(filler, len, MADV_POPULATE_WRITE))
 		ksft_exit_fail_msg("cannot fill node 0: %s\n", strerror(errno));
@@ -798,8 +787,7 @@ static void case_nested(long rounds, struct result *r)
 		size_t moved;
 
 		/* Node 1 has half of its pages, but few of them together. */
-		len = (meminfo_kb("/sys/devices/system/node/node1/meminfo", "MemFree") << 10) /
-		      8 * 7 / SZ_2M * SZ_2M;
+		len = node_free(1) / 8 * 7 / SZ_2M * SZ_2M;
 		filler = tlb_rs_mmap(len, SZ_2M);
 		madvise(filler, len, MADV_NOHUGEPAGE);
 		tlb_rs_bind_node(filler, len, 1);

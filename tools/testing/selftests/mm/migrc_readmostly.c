@@ -265,7 +265,7 @@ static size_t swap_out(void)
 {
 	if (madvise(base, NR_PAGES * psize, MADV_PAGEOUT))
 		die("MADV_PAGEOUT: %s\n", strerror(errno));
-	return tlb_rs_count_pagemap(base, NR_PAGES, 1ULL << 62);
+	return tlb_rs_count_pagemap(base, NR_PAGES, PM_SWAP);
 }
 
 static int run_swap(const struct migrc_options *o)

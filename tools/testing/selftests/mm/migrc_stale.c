@@ -95,7 +95,6 @@
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ	22
 #endif
-#define KPF_WRITEBACK	8
 #define POKEMTETAGS	34	/* PTRACE_POKEMTETAGS of arm64 */
 #define MTE		0x20	/* PROT_MTE of arm64 */
 #define CGROUP_ROOT	"/sys/fs/cgroup/"
@@ -666,7 +665,7 @@ static bool act_swapin(__u64 round)
 	if (!tlb_rs_delay(TLB_BATCH_FLUSH_DELAY, DELAY_US))
 		return false;
 #ifdef __aarch64__
-	if (!tlb_rs_skip_hook("flush"))
+	if (!tlb_rs_skip_hooks("flush"))
 		return false;
 #endif
 	start = tlb_rs_now_ns();
@@ -932,11 +931,9 @@ static void remove_cgroup(void)
 
 static bool setup_swapin(void)
 {
-	char buf[512];
 	int on = 0;
 
-	if (tlb_rs_read_file("/proc/swaps", buf, sizeof(buf)) || !strstr(buf, "/dev/") ||
-	    strstr(buf, "zram") || !tlb_batch_get(&on) || on <= 0 ||
+	if (!tlb_rs_has_disk_swap() || !tlb_batch_get(&on) || on <= 0 ||
 	    access(TLB_BATCH_FLUSH_DELAY, W_OK))
 		return false;
 	tlb_rs_write_file(CGROUP_ROOT "cgroup.subtree_control", "+memory");

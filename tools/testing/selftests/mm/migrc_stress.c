@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 
 #include "migrc.h"
+#include "tlb_rs_stress.h"
 
 #define AREA_PAGES	512
 #define SEED		13
@@ -30,7 +31,6 @@
 #endif
 
 static size_t psize, area_len;
-static __u64 deadline, last_deadline;
 static bool toggle;
 
 /* Fixed places, so that the movers always know where to look. */
@@ -39,34 +39,6 @@ enum area_nr { AREA_WRITE, AREA_READ, AREA_FORCE, AREA_CHURN, AREA_FORK, NR_AREA
 static char *areas[NR_AREAS];
 static pid_t victim;		/* a child that has a copy of AREA_FORK, or 0 */
 
-static bool all_have_done(void);
-
-/* On a slow host it goes on until each thread has done something, four times as long at most. */
-static bool expired(void)
-{
-	__u64 now = tlb_rs_now_ns();
-
-	return now >= deadline && (now >= last_deadline || all_have_done());
-}
-
-/* Each thread has its own sequence, the same in every run. */
-static unsigned int rnd(unsigned int *state)
-{
-	*state = *state * 1664525u + 1013904223u;
-	return *state >> 8;
-}
-
-struct job {
-	const char *name;
-	void (*fn)(struct job *job);
-	int cpu;
-	int nr;
-	pthread_t thread;
-	long ops;		/* what was done, must not be 0 */
-	long failed;		/* refused by the kernel: allowed */
-	long bad;		/* wrong contents */
-};
-
 static void fn_move(struct job *job)
 {
 	unsigned int state = 23 + job->nr;
@@ -74,17 +46,17 @@ static void fn_move(struct job *job)
 
 	migrc_set_init(&all, areas[0], AREA_PAGES);
 	do {
-		char *base = areas[rnd(&state) % NR_AREAS];
+		char *base = areas[tlb_rs_rnd(&state) % NR_AREAS];
 		pid_t pid = __atomic_load_n(&victim, __ATOMIC_RELAXED);
-		size_t i, first = rnd(&state) % AREA_PAGES, moved;
+		size_t i, first = tlb_rs_rnd(&state) % AREA_PAGES, moved;
 
 		part = all;
-		part.nr = 1 + rnd(&state) % (AREA_PAGES - first);
+		part.nr = 1 + tlb_rs_rnd(&state) % (AREA_PAGES - first);
 		for (i = 0; i < part.nr; i++)
 			part.addrs[i] = base + (first + i) * psize;
-		if (base != areas[AREA_FORK] || rnd(&state) & 1)
+		if (base != areas[AREA_FORK] || tlb_rs_rnd(&state) & 1)
 			pid = 0;
-		moved = migrc_move(&part, pid, rnd(&state) & 1, MPOL_MF_MOVE_ALL);
+		moved = migrc_move(&part, pid, tlb_rs_rnd(&state) & 1, MPOL_MF_MOVE_ALL);
 		job->ops += moved;
 		job->failed += part.nr - moved;
 	} while (!expired());
@@ -102,7 +74,8 @@ static void fn_write(struct job *job)
 	if (!counts)
 		return;
 	do {
-		size_t nr = 1 + rnd(&state) % 64, i = rnd(&state) % (AREA_PAGES - nr), n;
+		size_t nr = 1 + tlb_rs_rnd(&state) % 64, n;
+		size_t i = tlb_rs_rnd(&state) % (AREA_PAGES - nr);
 
 		for (n = i; n < i + nr; n++) {
 			__u64 *head = (__u64 *)(base + n * psize);
@@ -120,7 +93,7 @@ static void fn_write(struct job *job)
 					 __ATOMIC_RELAXED);
 		}
 		/* Some stay writable for a while. */
-		if (rnd(&state) % 4)
+		if (tlb_rs_rnd(&state) % 4)
 			mprotect(base + i * psize, nr * psize, PROT_READ);
 		job->ops++;
 	} while (!expired());
@@ -142,7 +115,7 @@ static void fn_force(struct job *job)
 	unsigned int state = 29;
 
 	do {
-		size_t i = rnd(&state) % (area_len / sizeof(__u64));
+		size_t i = tlb_rs_rnd(&state) % (area_len / sizeof(__u64));
 		__u64 *w = (__u64 *)areas[AREA_FORCE] + i, val = job->ops;
 
 		__atomic_load_n(w, __ATOMIC_RELAXED);
@@ -224,7 +197,7 @@ static void fn_fork(struct job *job)
 	int status;
 
 	do {
-		bool killed = rnd(&state) % 3 == 0;
+		bool killed = tlb_rs_rnd(&state) % 3 == 0;
 		pid_t pid;
 
 		pid = fork();
@@ -236,7 +209,7 @@ static void fn_fork(struct job *job)
 		}
 		__atomic_store_n(&victim, pid, __ATOMIC_RELAXED);
 		/* The parent's writes are not the child's business. */
-		if (rnd(&state) & 1) {
+		if (tlb_rs_rnd(&state) & 1) {
 			mprotect(base, area_len, PROT_READ | PROT_WRITE);
 			seed += 2;
 			tlb_rs_fill(base, area_len, seed);
@@ -244,7 +217,7 @@ static void fn_fork(struct job *job)
 		}
 		/* In the middle of whatever it does. */
 		if (killed) {
-			tlb_rs_sleep_us(rnd(&state) % 10000);
+			tlb_rs_sleep_us(tlb_rs_rnd(&state) % 10000);
 			kill(pid, SIGKILL);
 		}
 		if (waitpid(pid, &status, 0) != pid) {
@@ -255,7 +228,7 @@ static void fn_fork(struct job *job)
 		if (WIFEXITED(status) ? WEXITSTATUS(status) != 0 : !killed)
 			job->bad++;
 		/* Reused pages, for which there is nobody else any more. */
-		if (rnd(&state) & 1) {
+		if (tlb_rs_rnd(&state) & 1) {
 			mprotect(base, area_len, PROT_READ | PROT_WRITE);
 			tlb_rs_fill(base, area_len, ++seed);
 		}
@@ -271,8 +244,8 @@ static void fn_settings(struct job *job)
 	unsigned int state = 37;
 
 	do {
-		migrc_write(MIGRC_AGE, ages[rnd(&state) % ARRAY_SIZE(ages)]);
-		migrc_write(MIGRC_PAGES, pages[rnd(&state) % ARRAY_SIZE(pages)]);
+		migrc_write(MIGRC_AGE, ages[tlb_rs_rnd(&state) % ARRAY_SIZE(ages)]);
+		migrc_write(MIGRC_PAGES, pages[tlb_rs_rnd(&state) % ARRAY_SIZE(pages)]);
 		if (toggle) {
 			migrc_write(MIGRC_ENABLE, 0);
 			migrc_write(MIGRC_ENABLE, 1);
@@ -292,24 +265,6 @@ static struct job jobs[] = {
 	{ .name = "fork", .fn = fn_fork, .cpu = 1 },
 	{ .name = "settings", .fn = fn_settings, .cpu = 0 },
 };
-
-static bool all_have_done(void)
-{
-	for (size_t i = 0; i < ARRAY_SIZE(jobs); i++) {
-		if (!__atomic_load_n(&jobs[i].ops, __ATOMIC_RELAXED))
-			return false;
-	}
-	return true;
-}
-
-static void *run(void *arg)
-{
-	struct job *job = arg;
-
-	tlb_rs_pin_cpu(job->cpu % tlb_rs_nr_cpus());
-	job->fn(job);
-	return NULL;
-}
 
 /* With room for what fn_churn() moves away. */
 static void map_areas(void)
@@ -350,7 +305,6 @@ int main(int argc, char **argv)
 	struct migrc_counters before, d;
 	long seconds = 10;
 	long long held;
-	size_t i;
 	int opt;
 
 	ksft_print_header();
@@ -378,33 +332,19 @@ int main(int argc, char **argv)
 	}
 	psize = getpagesize();
 	map_areas();
-	deadline = tlb_rs_now_ns() + seconds * 1000000000ULL;
-	last_deadline = deadline + 3 * seconds * 1000000000ULL;
 	ksft_set_plan(ARRAY_SIZE(jobs) + 1);
 
 	migrc_read(&before);
-	for (i = 0; i < ARRAY_SIZE(jobs); i++) {
-		if (pthread_create(&jobs[i].thread, NULL, run, &jobs[i]))
-			ksft_exit_fail_msg("cannot start a thread\n");
-	}
-	for (i = 0; i < ARRAY_SIZE(jobs); i++)
-		pthread_join(jobs[i].thread, NULL);
+	stress_run(jobs, ARRAY_SIZE(jobs), seconds);
 	migrc_write(MIGRC_ENABLE, 0);
 	held = migrc_held(-1);
 	migrc_diff(&before, &d);
 
 	printf("{\"test\":\"migrc_stress\",\"seconds\":%ld", seconds);
-	for (i = 0; i < ARRAY_SIZE(jobs); i++)
-		printf(",\"%s\":%ld", jobs[i].name, jobs[i].ops);
+	stress_json();
 	migrc_json(&d);
 	printf("}\n");
-	for (i = 0; i < ARRAY_SIZE(jobs); i++) {
-		struct job *job = &jobs[i];
-
-		ksft_test_result(job->ops && !job->bad,
-				 "stress %s: %ld done, %ld refused, %ld wrong\n", job->name,
-				 job->ops, job->failed, job->bad);
-	}
+	stress_results();
 	ksft_test_result(d.val[MIGRC_DEFERRED] && !held,
 			 "stress ledger: %lld pages deferred, %lld held at the end\n",
 			 d.val[MIGRC_DEFERRED], held);

@@ -31,7 +31,6 @@
 
 #define NR_PAGES	64
 #define MAX_CHILDREN	32
-#define MPOL_MF_MOVE_ALL	0x4
 #define SEED		5
 
 static char *base;

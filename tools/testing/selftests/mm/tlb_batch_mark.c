@@ -107,20 +107,6 @@ static void store(__u64 val)
 		ksft_exit_fail_msg("/proc/self/mem: %s\n", strerror(errno));
 }
 
-static void set_delay(long us)
-{
-	char buf[32];
-
-	snprintf(buf, sizeof(buf), "%ld", us);
-	if (tlb_rs_write_file(TLB_BATCH_DELAY, buf))
-		ksft_exit_fail_msg("cannot write %s\n", TLB_BATCH_DELAY);
-}
-
-static void clear_delay(void)
-{
-	tlb_rs_write_file(TLB_BATCH_DELAY, "0");
-}
-
 /* False if Z came too late for the window. */
 static bool one_round(__u64 round, long delay_us)
 {
@@ -128,10 +114,11 @@ static bool one_round(__u64 round, long delay_us)
 	pthread_t id;
 
 	/* All on node 0 again: P was allocated anew in the last round. */
-	set_delay(0);
+	tlb_rs_delay_none();
 	move_to(0);
 	store(old_value(round));
-	set_delay(delay_us);
+	if (!tlb_rs_delay(TLB_BATCH_DELAY, delay_us))
+		ksft_exit_fail_msg("cannot write %s\n", TLB_BATCH_DELAY);
 
 	move_done = false;
 	if (pthread_create(&id, NULL, mover, NULL))
@@ -213,9 +200,8 @@ int main(int argc, char **argv)
 		ksft_exit_skip("no fault injection: %s is absent\n", TLB_BATCH_DELAY);
 	if (!tlb_batch_get(&on) || on <= 0)
 		ksft_exit_skip("the window is only as wide with vm.tlb_batch = 1\n");
-	if (tlb_rs_hook_removed(skip) && !tlb_rs_skip_hook(skip))
+	if (tlb_rs_hook_removed(skip) && !tlb_rs_skip_hooks(skip))
 		ksft_exit_skip("hook '%s' cannot be removed on this kernel\n", skip);
-	atexit(clear_delay);
 	tlb_rs_quiet();
 
 	base = tlb_rs_mmap(NR_PAGES * psize, SZ_2M);
@@ -239,7 +225,7 @@ int main(int argc, char **argv)
 		late += !one_round(round, delay_us);
 	__atomic_store_n(&sh->stop, true, __ATOMIC_RELAXED);
 	pthread_join(id, NULL);
-	clear_delay();
+	tlb_rs_delay_none();
 	if (tlb_rs_hook_removed(skip))
 		tlb_rs_skip_none();
 

@@ -318,7 +318,7 @@ int main(int argc, char **argv)
 	if (!tlb_rs_setting(THP_SYSFS "hugepages-64kB/enabled", "always") ||
 	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "never"))
 		ksft_exit_skip("no 64 KiB anonymous folios\n");
-	if (tlb_rs_hook_removed(skip) && !tlb_rs_skip_hook(skip))
+	if (tlb_rs_hook_removed(skip) && !tlb_rs_skip_hooks(skip))
 		ksft_exit_skip("hook '%s' cannot be removed on this kernel\n", skip);
 	tlb_rs_pin_cpu(0);
 	tlb_rs_quiet();

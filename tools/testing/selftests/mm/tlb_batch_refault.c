@@ -43,8 +43,6 @@
 
 #include "tlb_rs.h"
 
-#define KPF_WRITEBACK	8
-
 #ifndef MADV_GUARD_INSTALL
 #define MADV_GUARD_INSTALL	102
 #define MADV_GUARD_REMOVE	103
@@ -330,7 +328,7 @@ int main(int argc, char **argv)
 	int opt, on = 0;
 	pthread_t id;
 	__u64 round;
-	char buf[512];
+	char buf[32];
 	size_t i;
 
 	ksft_print_header();
@@ -386,9 +384,7 @@ int main(int argc, char **argv)
 #endif
 	if (act->map == map_file && !dir)
 		ksft_exit_skip("needs --dir, on a disk\n");
-	if (act->prepare == prepare_swap &&
-	    (tlb_rs_read_file("/proc/swaps", buf, sizeof(buf)) || !strstr(buf, "/dev/") ||
-	     strstr(buf, "zram")))
+	if (act->prepare == prepare_swap && !tlb_rs_has_disk_swap())
 		ksft_exit_skip("needs swap on a disk\n");
 	if (tlb_rs_hook_removed(skip) && !tlb_rs_skip_hooks(skip))
 		ksft_exit_skip("hook '%s' cannot be removed on this kernel\n", skip);

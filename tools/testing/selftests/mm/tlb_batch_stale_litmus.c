@@ -126,7 +126,7 @@ int main(int argc, char **argv)
 		ksft_exit_skip("needs two CPUs\n");
 	if ((tlb_rs_memory_nodes() & 3) != 3)
 		ksft_exit_skip("needs memory on nodes 0 and 1\n");
-	if (tlb_rs_hook_removed(skip) && !tlb_rs_skip_hook(skip))
+	if (tlb_rs_hook_removed(skip) && !tlb_rs_skip_hooks(skip))
 		ksft_exit_skip("hook '%s' cannot be removed on this kernel\n", skip);
 
 	tlb_rs_quiet();

@@ -20,7 +20,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#include "tlb_rs.h"
+#include "tlb_rs_stress.h"
 
 #define NR_WRITERS	2
 #define WRITE_PAGES	256
@@ -29,43 +29,13 @@
 #define CHURN_PAGES	96
 
 static size_t psize;
-static __u64 deadline, last_deadline;
 static bool toggle;
-
-static bool all_have_done(void);
-
-/* On a slow host it goes on until each thread has done something, four times as long at most. */
-static bool expired(void)
-{
-	__u64 now = tlb_rs_now_ns();
-
-	return now >= deadline && (now >= last_deadline || all_have_done());
-}
-
-/* Each thread has its own sequence, the same in every run. */
-static unsigned int rnd(unsigned int *state)
-{
-	*state = *state * 1664525u + 1013904223u;
-	return *state >> 8;
-}
 
 /* A page of the writers: what it should hold follows from two of its words. */
 struct page_head {
 	__u64 index;
 	__u64 count;
 	__u64 guard;
-};
-
-struct job {
-	const char *name;
-	void (*fn)(struct job *job);
-	int cpu;
-	int nr;
-	pthread_t thread;
-	long ops;		/* what was done, must not be 0 */
-	long failed;		/* refused by the kernel: allowed */
-	long bad;		/* wrong contents */
-	const char *skip;	/* why nothing was done */
 };
 
 static char *write_base[NR_WRITERS];
@@ -85,7 +55,7 @@ static void fn_write(struct job *job)
 	if (!counts)
 		return;
 	do {
-		size_t i = rnd(&state) % WRITE_PAGES;
+		size_t i = tlb_rs_rnd(&state) % WRITE_PAGES;
 		struct page_head *head = (struct page_head *)(base + i * psize);
 		__u64 *tail = (__u64 *)(base + (i + 1) * psize) - 1;
 
@@ -137,8 +107,8 @@ static void fn_move(struct job *job)
 		return;
 	}
 	do {
-		char *base = write_base[rnd(&state) % NR_WRITERS];
-		size_t i, nr = 1 + rnd(&state) % WRITE_PAGES;
+		char *base = write_base[tlb_rs_rnd(&state) % NR_WRITERS];
+		size_t i, nr = 1 + tlb_rs_rnd(&state) % WRITE_PAGES;
 
 		for (i = 0; i < nr; i++) {
 			addrs[i] = base + i * psize;
@@ -215,12 +185,12 @@ static void fn_pageout(struct job *job)
 		for (i = 0; i < PAGEOUT_PAGES; i++)
 			job->ops += !!(tlb_rs_pagemap(base + i * psize) & PM_SWAP);
 		/* Pages that are being written: none of those writes may get lost. */
-		if (rnd(&state) % 4 == 0 &&
-		    madvise(write_base[rnd(&state) % NR_WRITERS], WRITE_PAGES * psize,
+		if (tlb_rs_rnd(&state) % 4 == 0 &&
+		    madvise(write_base[tlb_rs_rnd(&state) % NR_WRITERS], WRITE_PAGES * psize,
 			    MADV_PAGEOUT))
 			job->failed++;
 		/* Dirty again, clean from swap, or not touched before the next time. */
-		switch (rnd(&state) % 3) {
+		switch (tlb_rs_rnd(&state) % 3) {
 		case 0:
 			job->bad += tlb_rs_check(base, len, seed);
 			tlb_rs_fill(base, len, ++seed);
@@ -257,7 +227,7 @@ static void fn_fork(struct job *job)
 
 	tlb_rs_fill(base, len, seed);
 	do {
-		bool killed = rnd(&state) % 3 == 0;
+		bool killed = tlb_rs_rnd(&state) % 3 == 0;
 		pid_t pid;
 
 		pid = fork();
@@ -268,13 +238,13 @@ static void fn_fork(struct job *job)
 			continue;
 		}
 		/* The parent's writes are not the child's business. */
-		if (rnd(&state) & 1) {
+		if (tlb_rs_rnd(&state) & 1) {
 			seed += 2;
 			tlb_rs_fill(base, len, seed);
 		}
 		/* In the middle of whatever it does. */
 		if (killed) {
-			tlb_rs_sleep_us(rnd(&state) % 3000);
+			tlb_rs_sleep_us(tlb_rs_rnd(&state) % 3000);
 			kill(pid, SIGKILL);
 		}
 		if (waitpid(pid, &status, 0) != pid) {
@@ -351,24 +321,6 @@ static struct job jobs[] = {
 	{ .name = "toggle", .fn = fn_toggle, .cpu = 3 },
 };
 
-static bool all_have_done(void)
-{
-	for (size_t i = 0; i < ARRAY_SIZE(jobs); i++) {
-		if (!jobs[i].skip && !__atomic_load_n(&jobs[i].ops, __ATOMIC_RELAXED))
-			return false;
-	}
-	return true;
-}
-
-static void *run(void *arg)
-{
-	struct job *job = arg;
-
-	tlb_rs_pin_cpu(job->cpu % tlb_rs_nr_cpus());
-	job->fn(job);
-	return NULL;
-}
-
 static void help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
@@ -386,7 +338,6 @@ int main(int argc, char **argv)
 	};
 	struct tlb_rs_counters c;
 	long seconds = 10;
-	size_t i;
 	int opt;
 
 	ksft_print_header();
@@ -409,33 +360,16 @@ int main(int argc, char **argv)
 
 	psize = getpagesize();
 	writers_init();
-	deadline = tlb_rs_now_ns() + seconds * 1000000000ULL;
-	last_deadline = deadline + 3 * seconds * 1000000000ULL;
 	ksft_set_plan(ARRAY_SIZE(jobs));
 
 	tlb_rs_counters_read(&c);
-	for (i = 0; i < ARRAY_SIZE(jobs); i++) {
-		if (pthread_create(&jobs[i].thread, NULL, run, &jobs[i]))
-			ksft_exit_fail_msg("cannot start a thread\n");
-	}
-	for (i = 0; i < ARRAY_SIZE(jobs); i++)
-		pthread_join(jobs[i].thread, NULL);
+	stress_run(jobs, ARRAY_SIZE(jobs), seconds);
 	tlb_rs_counters_diff(&c);
 
 	printf("{\"test\":\"stress\",\"tlb_batch\":%s,\"seconds\":%ld", tlb_batch_json(), seconds);
-	for (i = 0; i < ARRAY_SIZE(jobs); i++)
-		printf(",\"%s\":%ld", jobs[i].name, jobs[i].ops);
+	stress_json();
 	tlb_rs_json_counters(&c);
 	printf("}\n");
-	for (i = 0; i < ARRAY_SIZE(jobs); i++) {
-		struct job *job = &jobs[i];
-
-		if (job->skip)
-			ksft_test_result_skip("stress %s: %s\n", job->name, job->skip);
-		else
-			ksft_test_result(job->ops && !job->bad,
-					 "stress %s: %ld done, %ld refused, %ld wrong\n",
-					 job->name, job->ops, job->failed, job->bad);
-	}
+	stress_results();
 	ksft_finished();
 }

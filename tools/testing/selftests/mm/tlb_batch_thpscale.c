@@ -75,23 +75,6 @@ static void *work(void *arg)
 	return NULL;
 }
 
-static size_t free_bytes(void)
-{
-	char line[128];
-	size_t kb = 0;
-	FILE *f;
-
-	f = fopen("/proc/meminfo", "r");
-	if (!f)
-		return 0;
-	while (fgets(line, sizeof(line), f)) {
-		if (sscanf(line, "MemFree: %zu kB", &kb) == 1)
-			break;
-	}
-	fclose(f);
-	return kb << 10;
-}
-
 /* Fills memory with @nr folios, and makes holes; a word in each page that stays. */
 static char *fragment(size_t nr)
 {
@@ -174,7 +157,7 @@ static enum row { FAILED, INCOMPLETE, COMPLETE } run_row(int threads, int round)
 	int t;
 
 	tlb_rs_drain_lru();
-	folios = free_bytes() / 100 * fill_percent / FOLIO;
+	folios = (tlb_rs_meminfo_kb(MEMINFO, "MemFree") << 10) / 100 * fill_percent / FOLIO;
 	spare = folios / 4;
 	total = folios / 2 * fault_percent / 100 / threads * threads;
 	if (total < (size_t)threads)

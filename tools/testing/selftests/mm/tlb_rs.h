@@ -31,6 +31,7 @@
 #define THP_PAGES		512
 
 #define MPOL_MF_MOVE		0x2
+#define MPOL_MF_MOVE_ALL	0x4
 #define MPOL_BIND		2
 
 #ifndef MADV_COLD
@@ -90,6 +91,13 @@ static inline void tlb_rs_sleep_us(unsigned int us)
 	};
 
 	nanosleep(&ts, NULL);
+}
+
+/* Each thread has its own sequence, the same in every run. */
+static inline unsigned int tlb_rs_rnd(unsigned int *state)
+{
+	*state = *state * 1664525u + 1013904223u;
+	return *state >> 8;
 }
 
 /* Small files of /proc and /sys: 0 or a negative errno. */
@@ -287,18 +295,29 @@ static inline void tlb_rs_repeat_begin(int pairs, int i)
 		ksft_exit_fail_msg("cannot write %s\n", TLB_BATCH_SYSCTL);
 }
 
-/* Fault injection: a hook stays off until tlb_rs_skip_hook("none"). */
+/* Fault injection: removes hooks, their names separated by commas, until @none or exit. */
+static inline bool tlb_rs_remove_hooks(const char *path, const char *hooks, void (*none)(void))
+{
+	char list[128];
+	char *hook, *rest;
+
+	snprintf(list, sizeof(list), "%s", hooks);
+	for (hook = strtok_r(list, ",", &rest); hook; hook = strtok_r(NULL, ",", &rest)) {
+		if (tlb_rs_write_file(path, hook))
+			return false;
+		tlb_rs_at_exit(none);
+	}
+	return true;
+}
+
 static inline void tlb_rs_skip_none(void)
 {
 	tlb_rs_write_file(TLB_BATCH_SKIP, "none");
 }
 
-static inline bool tlb_rs_skip_hook(const char *hook)
+static inline bool tlb_rs_skip_hooks(const char *hooks)
 {
-	if (tlb_rs_write_file(TLB_BATCH_SKIP, hook))
-		return false;
-	tlb_rs_at_exit(tlb_rs_skip_none);
-	return true;
+	return tlb_rs_remove_hooks(TLB_BATCH_SKIP, hooks, tlb_rs_skip_none);
 }
 
 static inline bool tlb_rs_hook_removed(const char *hook)
@@ -440,6 +459,7 @@ static inline void tlb_rs_json_region(const char *region, const char *extra,
 
 #define KPF_LOCKED		0
 #define KPF_DIRTY		4
+#define KPF_WRITEBACK		8
 #define KPF_SWAPCACHE		13
 #define KPF_COMPOUND_HEAD	15
 #define KPF_COMPOUND_TAIL	16
@@ -652,6 +672,15 @@ static inline bool tlb_rs_has_swap(void)
 	return strchr(buf, '\n') && strchr(buf, '\n')[1];
 }
 
+/* What is read back from zram leaves the swap cache at once. */
+static inline bool tlb_rs_has_disk_swap(void)
+{
+	char buf[512];
+
+	return !tlb_rs_read_file("/proc/swaps", buf, sizeof(buf)) && strstr(buf, "/dev/") &&
+	       !strstr(buf, "zram");
+}
+
 /* Pages that move by themselves do not belong into a measurement. */
 static inline void tlb_rs_quiet(void)
 {
@@ -792,6 +821,28 @@ static inline size_t tlb_rs_count_pagemap(const char *base, size_t nr, __u64 bit
 	return n;
 }
 
+#define MEMINFO			"/proc/meminfo"
+
+/* Of that file, or of a node's, in kB; 0 where there is no such field. */
+static inline long long tlb_rs_meminfo_kb(const char *path, const char *field)
+{
+	size_t len = strlen(field);
+	char line[256], *p;
+	long long kb = 0;
+	FILE *f;
+
+	f = fopen(path, "r");
+	if (!f)
+		return 0;
+	while (fgets(line, sizeof(line), f)) {
+		p = strstr(line, field);
+		if (p && (p == line || p[-1] == ' ') && p[len] == ':')
+			kb = atoll(p + len + 1);
+	}
+	fclose(f);
+	return kb;
+}
+
 /* One line of /proc/vmstat, or -1 where there is none. */
 static inline long long tlb_rs_vmstat_read(const char *want)
 {
@@ -817,23 +868,6 @@ static inline long long tlb_rs_vmstat_read(const char *want)
 static inline void tlb_rs_drain_lru(void)
 {
 	tlb_rs_write_file("/proc/sys/vm/drop_caches", "1");
-}
-
-/*
- * Fault injection: removes several hooks, their names separated by commas. Call
- * it with string constants and options only: the list is taken apart in a copy.
- */
-static inline bool tlb_rs_skip_hooks(const char *hooks)
-{
-	char list[128];
-	char *hook, *rest;
-
-	snprintf(list, sizeof(list), "%s", hooks);
-	for (hook = strtok_r(list, ",", &rest); hook; hook = strtok_r(NULL, ",", &rest)) {
-		if (!tlb_rs_skip_hook(hook))
-			return false;
-	}
-	return true;
 }
 
 /* Fault injection: windows (TLB_BATCH_DELAY and these) open until exit. */

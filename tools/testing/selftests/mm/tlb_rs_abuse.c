@@ -89,12 +89,6 @@ static bool enough(bool done)
 	return expired() && (done || tlb_rs_now_ns() >= deadline + PATIENCE_NS);
 }
 
-static unsigned int rnd(unsigned int *state)
-{
-	*state = *state * 1664525u + 1013904223u;
-	return *state >> 8;
-}
-
 static void count(long *counter)
 {
 	__atomic_fetch_add(counter, 1, __ATOMIC_RELAXED);
@@ -747,7 +741,7 @@ static void __noreturn bomb(unsigned int state)
 			if (!is_want(errno))
 				violation("fork: %s", strerror(errno));
 			count(&sh->refused);
-			if (rnd(&state) & 1)
+			if (tlb_rs_rnd(&state) & 1)
 				break;
 			tlb_rs_sleep_us(2000);
 		} else if (!pid) {
@@ -758,12 +752,12 @@ static void __noreturn bomb(unsigned int state)
 			memset(scratch, state, sizeof(scratch));
 			if (tlb_rs_check(bomb_base, BOMB_PAGES * getpagesize(), SEED))
 				violation("wrong contents");
-		} else if (rnd(&state) % 4 == 0) {
+		} else if (tlb_rs_rnd(&state) % 4 == 0) {
 			mprotect(bomb_base, getpagesize(), PROT_READ | PROT_WRITE);
 			tlb_rs_fill(bomb_base, getpagesize(), SEED);
 			if (scratch[0] != scratch[sizeof(scratch) - 1])
 				violation("wrong contents");
-		} else if (rnd(&state) % 4 == 0 && state % BOMB_PROCESSES) {
+		} else if (tlb_rs_rnd(&state) % 4 == 0 && state % BOMB_PROCESSES) {
 			break;
 		}
 		while (waitpid(-1, NULL, WNOHANG) > 0)
@@ -821,9 +815,9 @@ static void case_forkbomb(bool on)
 			       tlb_rs_vmstat_read("migrc_deferred") > before))) {
 		long ret;
 
-		pid = LOAD(sh->pids[rnd(&state) % NR_PIDS]);
+		pid = LOAD(sh->pids[tlb_rs_rnd(&state) % NR_PIDS]);
 		errno = 0;
-		if (rnd(&state) % 4)
+		if (tlb_rs_rnd(&state) % 4)
 			moved += migrc_move(&set, pid, moves & 1, MPOL_MF_MOVE_ALL);
 		else if (pid)
 			syscall(SYS_migrate_pages, pid, 8 * sizeof(both), &both, &nodes[moves & 1]);
@@ -879,17 +873,17 @@ static void *resize_thread(void *arg)
 
 	leave_last_cpu();
 	while (!enough(LOAD(sh->ops) >= RESIZERS)) {
-		bool number = rnd(&state) % 4;
+		bool number = tlb_rs_rnd(&state) % 4;
 		int err;
 
-		if (rnd(&state) % 4)
+		if (tlb_rs_rnd(&state) % 4)
 			snprintf(path, sizeof(path), HUGEPAGES, pool_kb, "nr_hugepages");
 		else
 			snprintf(path, sizeof(path),
-				 NODE_HUGEPAGES, rnd(&state) & 1, pool_kb);
-		snprintf(val, sizeof(val), "%ld", rnd(&state) % (pool_max + 1));
+				 NODE_HUGEPAGES, tlb_rs_rnd(&state) & 1, pool_kb);
+		snprintf(val, sizeof(val), "%ld", tlb_rs_rnd(&state) % (pool_max + 1));
 		err = tlb_rs_write_file(path, number ? val :
-					garbage[rnd(&state) % ARRAY_SIZE(garbage)]);
+					garbage[tlb_rs_rnd(&state) % ARRAY_SIZE(garbage)]);
 		if (number ? err && !is_want(-err) : err != -EINVAL && err != -ERANGE)
 			violation("%s <- %s: %s", path, number ? val : "garbage", strerror(-err));
 		count(number ? &sh->ops : &sh->refused);
@@ -904,8 +898,8 @@ static void *optimize_thread(void *arg)
 
 	leave_last_cpu();
 	while (!enough(LOAD(sh->ops) >= RESIZERS)) {
-		const char *strategy = strategies[rnd(&state) % ARRAY_SIZE(strategies)];
-		int err = tlb_rs_write_file(HVO_SYSCTL, rnd(&state) & 1 ? "1" : "0");
+		const char *strategy = strategies[tlb_rs_rnd(&state) % ARRAY_SIZE(strategies)];
+		int err = tlb_rs_write_file(HVO_SYSCTL, tlb_rs_rnd(&state) & 1 ? "1" : "0");
 
 		if (err)
 			violation("%s: %s", HVO_SYSCTL, strerror(-err));
@@ -1028,9 +1022,9 @@ static void toggle_one(unsigned int *state)
 	int err;
 
 	do {
-		i = rnd(state) % ARRAY_SIZE(knobs);
+		i = tlb_rs_rnd(state) % ARRAY_SIZE(knobs);
 		knob = &knobs[i];
-		val = knob->values[rnd(state) % MAX_VALUES];
+		val = knob->values[tlb_rs_rnd(state) % MAX_VALUES];
 	} while (!knob_values[i][0] || !val || (knob->patches && !tlb_rs_patching_is_safe()));
 	err = tlb_rs_write_file(knob->path, val);
 	if (err && !(err == -EOPNOTSUPP && !strcmp(knob->path, MIGRC_READMOSTLY)))
@@ -1038,7 +1032,7 @@ static void toggle_one(unsigned int *state)
 	nr_toggles++;
 	/* A write of 0 returns when nothing is held, nor will be. Not each time: this is slow. */
 	if (!strcmp(knob->path, MIGRC_ENABLE) && val[0] == '0' &&
-	    (skip_hooks || !(rnd(state) % 4)) && migrc_held(-1))
+	    (skip_hooks || !(tlb_rs_rnd(state) % 4)) && migrc_held(-1))
 		shown("vm.migrc_enable is 0, and pages are held");
 }
 
