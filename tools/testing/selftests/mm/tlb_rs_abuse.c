@@ -1384,6 +1384,9 @@ static void case_garbage(bool on)
 			continue;
 		close(user_fds[i]);
 		n++;
+		/* At exit, if this does not come to its end. */
+		if (number || f->kind == HOOKS)
+			tlb_rs_keep(f->path);
 		if (number)
 			tlb_rs_read_file(f->path, old, sizeof(old));
 		for (t = 0; t < ARRAY_SIZE(texts); t++)
