@@ -41,7 +41,7 @@ fuzz_target!(|input: Input| {
         .fold(Cost::INITIAL, |cost, &(entries, copies, ns)| {
             let next = cost.learn(Work { entries, copies }, ns);
 
-            assert!(next.of(Work::NONE) <= next.of(Work { entries, copies }));
+            assert!(next.of(Work::default()) <= next.of(Work { entries, copies }));
             next
         });
 
