@@ -23,6 +23,7 @@
  * With --skip the damage is counted: see --expect-stale.
  */
 #define _GNU_SOURCE
+#include <ctype.h>
 #include <dirent.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -756,6 +757,36 @@ static void case_poison(long rounds, struct result *r)
 	unmap(&set, base);
 }
 
+/*
+ * The thread that compacts @node has to leave that to who allocates: it gets the CPU of this test,
+ * and only when that is idle. For the rest of the boot: there is no telling where it was.
+ */
+static bool tame_kcompactd(int node)
+{
+	const struct sched_param param = { };
+	char name[32], path[320], comm[32];
+	struct dirent *ent;
+	cpu_set_t cpus;
+	bool done = false;
+	DIR *proc;
+
+	CPU_ZERO(&cpus);
+	CPU_SET(0, &cpus);
+	snprintf(name, sizeof(name), "kcompactd%d\n", node);
+	proc = opendir("/proc");
+	while (proc && !done && (ent = readdir(proc))) {
+		snprintf(path, sizeof(path), "/proc/%s/comm", ent->d_name);
+		if (!isdigit(ent->d_name[0]) || tlb_rs_read_file(path, comm, sizeof(comm)) ||
+		    strcmp(comm, name))
+			continue;
+		done = !sched_setscheduler(atoi(ent->d_name), SCHED_IDLE, &param) &&
+		       !sched_setaffinity(atoi(ent->d_name), sizeof(cpus), &cpus);
+	}
+	if (proc)
+		closedir(proc);
+	return done;
+}
+
 static void case_nested(long rounds, struct result *r)
 {
 	size_t folio = 8 * psize, nr = 1024, i, n, len;
@@ -767,6 +798,10 @@ static void case_nested(long rounds, struct result *r)
 	if (psize != 4096 || !tlb_rs_setting(THP_SYSFS "hugepages-32kB/enabled", "always") ||
 	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "never")) {
 		r->why = "no 32 KiB anonymous folios";
+		return;
+	}
+	if (!tame_kcompactd(1)) {
+		r->why = "no kcompactd";
 		return;
 	}
 	migrc_write(MIGRC_AGE, LONG_MS);
