@@ -757,9 +757,22 @@ static void case_poison(long rounds, struct result *r)
 	unmap(&set, base);
 }
 
+static struct {
+	pid_t pid;
+	cpu_set_t cpus;
+} kcompactd;
+
+static void kcompactd_restore(void)
+{
+	const struct sched_param param = { };
+
+	sched_setscheduler(kcompactd.pid, SCHED_OTHER, &param);
+	sched_setaffinity(kcompactd.pid, sizeof(kcompactd.cpus), &kcompactd.cpus);
+}
+
 /*
- * The thread that compacts @node has to leave that to who allocates: it gets the CPU of this test,
- * and only when that is idle. For the rest of the boot: there is no telling where it was.
+ * The thread that compacts @node has to leave that to who allocates: until exit it gets the CPU of
+ * this test, and only when that is idle.
  */
 static bool tame_kcompactd(int node)
 {
@@ -767,24 +780,26 @@ static bool tame_kcompactd(int node)
 	char name[32], path[320], comm[32];
 	struct dirent *ent;
 	cpu_set_t cpus;
-	bool done = false;
 	DIR *proc;
 
-	CPU_ZERO(&cpus);
-	CPU_SET(0, &cpus);
 	snprintf(name, sizeof(name), "kcompactd%d\n", node);
 	proc = opendir("/proc");
-	while (proc && !done && (ent = readdir(proc))) {
+	while (proc && !kcompactd.pid && (ent = readdir(proc))) {
 		snprintf(path, sizeof(path), "/proc/%s/comm", ent->d_name);
-		if (!isdigit(ent->d_name[0]) || tlb_rs_read_file(path, comm, sizeof(comm)) ||
-		    strcmp(comm, name))
-			continue;
-		done = !sched_setscheduler(atoi(ent->d_name), SCHED_IDLE, &param) &&
-		       !sched_setaffinity(atoi(ent->d_name), sizeof(cpus), &cpus);
+		if (isdigit(ent->d_name[0]) && !tlb_rs_read_file(path, comm, sizeof(comm)) &&
+		    !strcmp(comm, name))
+			kcompactd.pid = atoi(ent->d_name);
 	}
 	if (proc)
 		closedir(proc);
-	return done;
+	if (!kcompactd.pid ||
+	    sched_getaffinity(kcompactd.pid, sizeof(kcompactd.cpus), &kcompactd.cpus))
+		return false;
+	tlb_rs_at_exit(kcompactd_restore);
+	CPU_ZERO(&cpus);
+	CPU_SET(0, &cpus);
+	return !sched_setscheduler(kcompactd.pid, SCHED_IDLE, &param) &&
+	       !sched_setaffinity(kcompactd.pid, sizeof(cpus), &cpus);
 }
 
 static void case_nested(long rounds, struct result *r)
