@@ -121,7 +121,7 @@ tlb_batch_stress --seconds 20 --toggle > /tmp/batch & batch=$!
 migrc_stress --seconds 20 --toggle > /tmp/migrc & migrc=$!
 if [ -e /proc/self/make-it-fail ] && [ -d /sys/devices/system/node/node1 ]; then
 	migrc_mover --name migrc_stress --seconds 15 > /tmp/mover 2>&1 & mover=$!
-	until [ "$(cat /proc/$mover/comm)" = migrc_mover ]; do sleep 0.1; done
+	until [ "$(cat /proc/$mover/comm)" = migrc_mover ] || ! kill -0 $mover; do sleep 0.1; done
 	failing 10 $mover
 	wait $mover
 	# Whom memory is refused may say so.

@@ -128,8 +128,8 @@ static inline void read_sizes(void)
 		closedir(dir);
 }
 
-/* For who leaves all pools empty. */
-static inline void hvo_need_pools(void)
+/* For who resizes all pools, and leaves them empty. */
+static inline void hvo_need_empty_pools(void)
 {
 	if (tlb_rs_pools_in_use())
 		ksft_exit_skip("HugeTLB pools are in use\n");

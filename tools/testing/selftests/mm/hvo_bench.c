@@ -210,7 +210,7 @@ int main(int argc, char **argv)
 	if (!nr)
 		strategies[nr++] = "auto";
 	hvo_begin(false);
-	hvo_need_pools();
+	hvo_need_empty_pools();
 	for (i = 0; i < nr_sizes; i++) {
 		if (optimizable(sizes[i])) {
 			small = small ?: sizes[i];

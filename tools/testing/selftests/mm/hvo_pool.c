@@ -737,7 +737,7 @@ int main(int argc, char **argv)
 		ksft_test_result(test_churn(seconds), "hvo: churn\n");
 		ksft_finished();
 	}
-	hvo_need_pools();
+	hvo_need_empty_pools();
 	for (i = 0; i < ARRAY_SIZE(cases); i++)
 		planned += is_chosen(i, only);
 	if (!planned)
