@@ -84,7 +84,12 @@ places() {
 		[ ! -e /sys/kernel/debug/$fault ] || echo /sys/kernel/debug/$fault
 	done
 }
-# Of 100 allocations of process $2, $1 fail from now on. Not of one that is yet to be executed: it would not be.
+# Process $1 has come to its second thread.
+threads() {
+	set -- /proc/$1/task/*
+	[ $# -gt 1 ]
+}
+# Of 100 allocations of process $2, $1 fail from now on. Not of one that has yet to begin: it would not.
 failing() {
 	for place in $(places); do
 		echo Y > $place/task-filter
@@ -103,7 +108,8 @@ failed() {
 		echo "matrix: $(basename $place) $((1000000 - $(cat $place/times)))"
 		[ $(cat $place/times) -lt 1000000 ] || return 1
 	done
-	grep '"calls":[1-9]' "$1"
+	sed 's/^/matrix: /' "$1"
+	grep -q '"calls":[1-9]' "$1"
 }
 run tlb_batch_thp_split --dir /mnt --thps 2
 run tlb_batch_move_bench --pages 512
@@ -121,7 +127,7 @@ tlb_batch_stress --seconds 20 --toggle > /tmp/batch & batch=$!
 migrc_stress --seconds 20 --toggle > /tmp/migrc & migrc=$!
 if [ -e /proc/self/make-it-fail ] && [ -d /sys/devices/system/node/node1 ]; then
 	migrc_mover --name migrc_stress --seconds 15 > /tmp/mover 2>&1 & mover=$!
-	until [ "$(cat /proc/$mover/comm)" = migrc_mover ] || ! kill -0 $mover; do sleep 0.1; done
+	until threads $mover || ! kill -0 $mover; do sleep 0.1; done
 	failing 10 $mover
 	wait $mover
 	# Whom memory is refused may say so.
