@@ -199,10 +199,10 @@ def rounds(seconds, length):
     return [seconds // count + (number < seconds % count) for number in range(count)]
 
 
-def draw(seed, number, count, at_once):
-    """The stressors of each round of a boot: every one comes before any comes again."""
-    generator, deck, drawn = random.Random(f"{seed} {number}"), [], []
-    for _ in range(count):
+def draw(seed, begin, count, at_once):
+    """The stressors of the rounds from begin on: every one comes before any comes again, of all boots."""
+    generator, deck, drawn = random.Random(seed), [], []
+    for _ in range(begin + count):
         hand = []
         while len(hand) < min(at_once, len(STRESSORS)):
             if not deck:
@@ -211,15 +211,15 @@ def draw(seed, number, count, at_once):
             # Left from the last shuffle, it may be in the hand already.
             hand.append(deck.pop(next(i for i, name in enumerate(deck) if name not in hand)))
         drawn.append(sorted(hand))
-    return drawn
+    return drawn[begin:]
 
 
-def job(arch, seconds, seed, number):
-    """The guest's shell script for a boot."""
+def job(arch, seconds, seed, begin):
+    """The guest's shell script for a boot, after that many rounds in other boots."""
     pace = PACE[arch]
     parts = rounds(seconds, pace["round"])
     lines = [f"LENGTH={seconds} GRACE={pace['grace']} SLACK={pace['slack']}", initramfs.LINK_USERLAND, JOB]
-    for part, (length, names) in enumerate(zip(parts, draw(seed, number, len(parts), pace["at_once"]))):
+    for part, (length, names) in enumerate(zip(parts, draw(seed, begin, len(parts), pace["at_once"]))):
         workers = " ".join(f"--{name} {WORKERS.get(name, 1)} {STRESSORS[name]}".strip() for name in names)
         # Toggled all the time, deferrals never become old: every other round is without.
         lines.append(f"round {length} '{'--toggle' if part % 2 else ''}' {workers}")
@@ -308,8 +308,10 @@ def explain(arch, total):
     """Lines for people."""
     vmstat, stats = total["vmstat"], total["stats"]
     denied = {key.split()[1]: value for key, value in stats.items() if key.startswith("denied ") and value}
+    absent = sorted({*STRESSORS} - {*total["bogo_ops"]})
     lines = [f"{arch}: {total['seconds']} s, {total['rounds']} rounds in {total['boots']} boots, seed {total['seed']}",
-             "stress-ng, bogo operations: " + ", ".join(f"{name} {ops}" for name, ops in total["bogo_ops"].items()),
+             "stress-ng, bogo operations: " + ", ".join(f"{name} {ops}" for name, ops in total["bogo_ops"].items()) +
+             (f"; not run: {', '.join(absent)}" if absent else ""),
              "migrate_pages() of its processes: " + str(total["moved_processes"]),
              f"migrc: {vmstat.get('migrc_deferred', 0)} pages deferred, {vmstat.get('migrc_flush', 0)} flushes, "
              f"at most {total['worst_held']} held, {vmstat.get('migrc_held', 0)} at the end",
@@ -330,14 +332,14 @@ def stress_ng(arch):
     return initramfs.userland(arch, "stress-ng", "stress-ng")
 
 
-def boot(arch, kernel, seconds, seed, number, log):
+def boot(arch, kernel, seconds, seed, begin, log):
     """One boot as a record."""
     pace = PACE[arch]
     def attempt():
         # A file system of its own: a boot that was stopped may have left anything in it.
         disk = guest.make_disk(OUT / f"{arch}.img", "1G", stress_ng(arch))
         try:
-            return guest.boot(kernel, arch, job=job(arch, seconds, seed, number), disk=disk, log=log,
+            return guest.boot(kernel, arch, job=job(arch, seconds, seed, begin), disk=disk, log=log,
                               append=f"kunit.enable=0 {measure.APPEND[arch]}",
                               timeout=seconds + pace["round"] + pace["grace"] + pace["slack"] + 600, **GUEST)
         finally:
@@ -389,7 +391,8 @@ def main():
     for number in range(len(state["done"]), len(plan)):
         print(f"{options.arch}: boot {number + 1} of {len(plan)}, {plan[number]} minutes", flush=True)
         store(place, state)
-        state["done"].append(boot(options.arch, kernel, plan[number] * 60, state["seed"], number,
+        begin = sum(done["rounds"] for done in state["done"])
+        state["done"].append(boot(options.arch, kernel, plan[number] * 60, state["seed"], begin,
                                   OUT / f"{options.arch}-{number}.log"))
         store(place, state)
     total = {"arch": options.arch, "minutes": options.minutes, "seed": state["seed"], "boots": len(plan),

@@ -53,14 +53,15 @@ class Plan(unittest.TestCase):
     def test_draw(self):
         drawn = soak.draw(1, 0, 20, 7)
         self.assertEqual(drawn, soak.draw(1, 0, 20, 7))
-        self.assertNotEqual(drawn, soak.draw(1, 1, 20, 7))
+        self.assertNotEqual(drawn, soak.draw(2, 0, 20, 7))
+        self.assertEqual(drawn[6:], soak.draw(1, 6, 14, 7))
         for hand in drawn:
             self.assertEqual(len(set(hand)), 7)
         seen = [name for hand in drawn[:-(-len(soak.STRESSORS) // 7)] for name in hand]
         self.assertEqual(set(seen), set(soak.STRESSORS))
 
     def test_job(self):
-        text = soak.job("arm64", 120, 1, 0)
+        text = soak.job("arm64", 120, 1, 3)
         self.assertIn("LENGTH=120 ", text)
         self.assertRegex(text, r"\nround 60 '' --\S+ 1 ")
         self.assertRegex(text, r"\nround 60 '--toggle' --\S+ \d ")
