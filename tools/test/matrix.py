@@ -12,6 +12,7 @@ one on another day. The table is in build/matrix/matrix.md, the consoles beside 
 import argparse
 import dataclasses
 import hashlib
+import inspect
 import json
 import os
 import re
@@ -68,7 +69,8 @@ KERNELS = (
     Kernel("arm64", "nothp", "!TRANSPARENT_HUGEPAGE"),
     Kernel("x86_64", "up", "!SMP, !NUMA, where nothing of ours is offered", options=(("nodes", 1), ("smp", 1))),
     Kernel("arm64", "16k", "pages of 16 KiB", options=(("mem", "6G"),)),
-    Kernel("arm64", "64k", "pages of 64 KiB", options=(("mem", "8G"),)),
+    # A huge page is 512 MiB there.
+    Kernel("arm64", "64k", "pages of 64 KiB", options=(("disk", "2G"), ("mem", "8G"))),
     *(Kernel(arch, "checked", "base 7.2: DEBUG_VM, PAGE_TABLE_CHECK, DEBUG_ATOMIC_SLEEP", kver="7.2")
       for arch in ("arm64", "x86_64")),
 )
@@ -145,12 +147,12 @@ exit $status
 
 
 def identity(kernel):
-    """Changes with every file that the kernel, or what it is tested with, is made of, but for its documentation."""
+    """Changes with all that the kernel, or what it is tested with, is made of, but for its documentation."""
     files = [*overlay.overlay_files().items(), *overlay.patch_files(tuple(map(int, kernel.kver.split(".")))),
              *((f.name, f) for f in kernel_tool.fragments(kernel.arch, kernel.variant)),
-             *((f.name, f) for f in (Path(__file__), *map(Path, (compiled_out.__file__, measure.__file__)),
+             *((f.name, f) for f in (*map(Path, (compiled_out.__file__, measure.__file__)),
                                      *sorted((ROOT / "tools/guest").glob("*.py"))))]
-    digest = hashlib.sha256(repr(kernel).encode())
+    digest = hashlib.sha256("".join((repr(kernel), JOB, *map(inspect.getsource, (build, boot, run)))).encode())
     for name, file in sorted((str(name), file) for name, file in files):
         if not name.startswith("Documentation/"):
             digest.update(f"{name} {common.sha256(file)}\n".encode())
