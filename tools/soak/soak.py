@@ -36,7 +36,7 @@ OUT = common.BUILD / "soak"
 BOOT_MINUTES = 15
 # Not those that are about a lack of memory (bigheap, brk): here an OOM kill is a failure. Nor mmapfork: once for half of
 # the free memory takes an emulator, under its checkers, longer than a round. Nor mlockmany, which stress-ng itself
-# refuses, or membarrier, which this kernel does not have.
+# refuses, membarrier, which this kernel does not have, or physpage, which fails on stock, too, when its pages are moved.
 STRESSORS = {
     "clone": "--clone-max 16",
     "exit-group": "",
@@ -62,7 +62,6 @@ STRESSORS = {
     "numa": "",
     "pagemove": "--pagemove-bytes 2m",
     "pageswap": "",
-    "physpage": "",
     "remap": "",
     "rmap": "",
     "shm": "--shm-bytes 4m --shm-objs 4",
