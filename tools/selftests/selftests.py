@@ -249,7 +249,8 @@ def build(arch, kver, tests):
     place = libraries(arch)
     archives = next(place.glob("usr/lib/*/libnuma.a")).parent
     make += [f"KHDR_INCLUDES=-isystem {headers}/include -isystem {place}/usr/include",
-             f"USERLDFLAGS=-static -L{archives}"]
+             # Not in USERLDFLAGS, which the rule of protection_keys_64 does not take.
+             "EXTRA_CFLAGS=-static", f"USERLDFLAGS=-L{archives}"]
     if programs:
         common.logged([*make, f"-j{len(os.sched_getaffinity(0))}", *programs.values()], out / "build.log",
                       f"building mm selftests for {arch}", env=env)
