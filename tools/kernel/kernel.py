@@ -30,8 +30,10 @@ IMAGES = {"arm64": "arch/arm64/boot/Image", "x86_64": "arch/x86/boot/bzImage"}
 PAGE_SIZES = ("16k", "64k")
 ON_CHECKED = ("debug", "fs", "hardened", "kcsan", "rt", "nonuma", "nothp", "up", *PAGE_SIZES)
 # On top of the release image.
-ON_RELEASE = ("bench", "trace")
-VARIANTS = ("stock", "release", "checked", *ON_RELEASE, *ON_CHECKED)
+ON_RELEASE = ("bench", "trace", "selftests")
+# Without the patches.
+STOCK = ("stock", "stock-selftests")
+VARIANTS = (*STOCK, "release", "checked", *ON_RELEASE, *ON_CHECKED)
 # Single objects of the stock and of the patched tree, every option of ours off: must be the same code.
 # Without Rust, which takes most of the time that a single object needs.
 OBJECT_VARIANTS = ("stock-objects", "off-objects")
@@ -39,7 +41,7 @@ OBJECT_OPTIONS = "# CONFIG_RUST is not set\n# CONFIG_SAMPLES_RUST is not set\n"
 # Options of a fragment that may stay off: (version, architecture, option), "*" for any. Say why.
 MAY_BE_OFF = {
     *(("*", "x86_64", f"CONFIG_ARM64_{o}") for o in ("HW_AFDBM", "MTE", "TAGGED_ADDR_ABI")),    # of arm64
-    ("*", "arm64", "CONFIG_UNWINDER_ORC"),      # of x86_64
+    *(("*", "arm64", f"CONFIG_{o}") for o in ("UNWINDER_ORC", "MEM_SOFT_DIRTY")),               # of x86_64
     # Not there unless modules are signed, or the distribution has certificates.
     *(("*", "*", f"CONFIG_SYSTEM_{o}_KEYS") for o in ("TRUSTED", "REVOCATION")),
 }
@@ -154,11 +156,11 @@ def patched_tree(name, base, ident):
 # ---- configuration
 
 def fragments(arch, variant):
-    names = ["common", arch] + (["release"] if variant in VARIANTS and variant != "stock" else [])
+    names = ["common", arch] + (["release"] if variant in VARIANTS and variant not in STOCK else [])
     if arch == "arm64" and variant in ("checked", *ON_RELEASE, *ON_CHECKED):
         names += ["hvo"] + (["hvo-debug"] if variant not in ON_RELEASE else [])
     names += ["checked"] if variant in ON_CHECKED else []
-    names += [variant] if variant in ("checked", *ON_RELEASE, *ON_CHECKED) else []
+    names += [variant.removeprefix("stock-")] if variant in ("checked", *STOCK, *ON_RELEASE, *ON_CHECKED) else []
     files = [ROOT / "config" / f"{n}.fragment" for n in names]
     return [f for f in files if f.exists() or f.stem in ("common", arch)]
 
@@ -251,7 +253,7 @@ def build(a):
         raise Fail(f"VARIANT={a.variant}: {a.arch} has no kernel without SMP")
     toolchain.kernel_tools()	# before anything is copied
     name, base, ident = base_tree(a.kver, a.kdir)
-    src = base if a.variant in ("stock", "stock-objects") else patched_tree(name, base, ident).path
+    src = base if a.variant in (*STOCK, "stock-objects") else patched_tree(name, base, ident).path
     out = BUILD / name / f"{a.arch}-{a.variant}"
     if not (out / "vmlinux").exists():
         need_space(BUILD, 4, "a kernel build")

@@ -49,8 +49,8 @@ ALL = ("map_fixed_noreplace", "map_populate", "droppable", "gup_test", "gup_long
        "madv_populate", "process_madv", "merge", "memfd_secret", "mseal_test", "prctl_thp_disable", "protection_keys_64",
        "protection_keys", "pkey_sighandler_tests", "pagemap_ioctl", "pfnmap", "mkdirty", "mdwe_test", "memory-failure",
        *HUGETLB, "compaction_test", "ksm_tests", "ksm_functional_tests", "uffd-stress", "transhuge-stress",
-       "split_huge_page_test", "folio_split_race_test", "rmap", "cow", "migration", "khugepaged", "uffd-unit-tests",
-       "soft-dirty", "mremap_test")
+       "split_huge_page_test", "folio_split_race_test", "rmap", "cow", "migration", "hmm-tests", "khugepaged",
+       "uffd-unit-tests", "soft-dirty", "mremap_test")
 # As run_vmtests.sh has them; where it takes XFS, /mnt is an ext4, which has large folios as well.
 ARGUMENTS = {
     "split_huge_page_test": ("/mnt",),
@@ -60,7 +60,9 @@ ARGUMENTS = {
     "transhuge-stress": ("-d 20",),
     "uffd-stress": ("anon 20 16", "hugetlb 128 32", "hugetlb-private 128 32", "shmem 20 16", "shmem-private 20 16"),
 }
-# Two nodes for migration; the swap for MADV_PAGEOUT. The tests reserve their hugetlb pages themselves.
+# In the guest, before a test which reserves no HugeTLB pages itself.
+RESERVE = {"hugetlb-read-hwpoison": "echo 8 > /proc/sys/vm/nr_hugepages"}
+# Two nodes for migration; the swap for MADV_PAGEOUT. The other tests reserve their HugeTLB pages themselves.
 GUEST = {"smp": 4, "mem": "4G", "nodes": 2, "disk": "512M", "swap": "zram:512M"}
 REPEATS = 3
 # Of a boot with migrc, and the width of the column.
@@ -263,7 +265,8 @@ def boot(options, side, name, command, program, log):
     """{case: status} of one command on one side."""
     limit = options.limit * (1 + side.oracle)
     # A comparison with the switch off would find nothing.
-    job = f"{{ {side.setup}; }} || exit 125\n" if side.setup else ""
+    setup = [line for line in (side.setup, RESERVE.get(program.name)) if line]
+    job = "".join(f"{{ {line}; }} || exit 125\n" for line in setup)
     if options.move:
         # The name of a task has 15 bytes.
         job += ("command -v migrc_mover || exit 125\n"
@@ -338,11 +341,12 @@ def choose(options):
 
     ours = "echo 1 > /proc/sys/vm/tlb_batch"
     if options.hvo:
-        return {"stock": side(options.stock, "stock"),
+        return {"stock": side(options.stock, "stock-selftests"),
                 "hvo": side(options.ours, "checked", setup=f"{ours} && echo 1 > /proc/sys/vm/hugetlb_optimize_vmemmap",
                             append="kunit.enable=0")}
     if not options.migrc:
-        return {"stock": side(options.stock, "stock"), "tlb-rs": side(options.ours, "release", setup=ours)}
+        return {"stock": side(options.stock, "stock-selftests"),
+                "tlb-rs": side(options.ours, "selftests", setup=ours)}
     # KUnit has its own suite.
     common.logged(["make", "-C", ROOT / "tools/meter"], outdir(options) / "meter.log", "building the oracle",
                   env=environment())
@@ -368,8 +372,8 @@ def parse():
                         help="move the tests' memory between two nodes meanwhile, on both sides")
     parser.add_argument("--hvo", action="store_true", default=os.environ.get("HVO", "0") not in ("", "0"),
                         help="compare stock with the checked image, struct pages of HugeTLB pages given back")
-    parser.add_argument("--stock", help="kernel image of the first (default: build/KVER/ARCH-stock, or -checked)")
-    parser.add_argument("--ours", help="kernel image of the second (default: build/KVER/ARCH-release, or -checked)")
+    parser.add_argument("--stock", help="kernel image of the first (default: build/KVER/ARCH-stock-selftests or -checked)")
+    parser.add_argument("--ours", help="kernel image of the second (default: build/KVER/ARCH-selftests, or -checked)")
     parser.add_argument("--limit", type=int, default=os.environ.get("TIMEOUT") or 900,
                         help="seconds for one command, as in the settings file of the tests; twice as many under the "
                              "oracle")
@@ -378,7 +382,9 @@ def parse():
     common.one_of("ARCH", options.arch, initramfs.ARCHES)
     if options.hvo and options.migrc:
         raise common.Fail("MIGRC=1 compares one image with itself, HVO=1 compares it with stock: one of them at a time")
-    options.test = options.test or list(HUGETLB if options.hvo else ALL)
+    # The checked image has no such device.
+    options.test = options.test or [test for test in (HUGETLB if options.hvo else ALL)
+                                    if test != "hmm-tests" or not options.migrc]
     return options
 
 
