@@ -58,6 +58,8 @@ PATCH2 = """Subject: [PATCH] mm: second
  int line30;
  int line31;
 """
+# In a script that the tool has called. Twice: what comes just before Python waits for the script is seen when that ends.
+INTERRUPT = "kill -INT $PPID; sleep 5; kill -INT $PPID; sleep 60"
 
 
 def write(root, files):
@@ -509,7 +511,7 @@ class Own(Case):
     def stopped(self, step, half, *args):
         """Stop the tool when quilt has done half of a step: one patch of two, or a part of one (half is a command)."""
         quilt = shutil.which("quilt", path=os.environ["PATH"])
-        self.path(quilt=f'case "$*" in *{step}*) {quilt} --quiltrc - {step}; {half}kill -INT $PPID; sleep 60;; esac\n'
+        self.path(quilt=f'case "$*" in *{step}*) {quilt} --quiltrc - {step}; {half}{INTERRUPT};; esac\n'
                         f'exec {quilt} "$@"\n')
         # Whoever started the tests in the background may have told all of them to ignore SIGINT.
         status, out = self.run_tool(*args, prefix=("env", "--default-signal=INT"))
