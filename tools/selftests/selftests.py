@@ -372,8 +372,8 @@ def parse():
                         help="move the tests' memory between two nodes meanwhile, on both sides")
     parser.add_argument("--hvo", action="store_true", default=os.environ.get("HVO", "0") not in ("", "0"),
                         help="compare stock with the checked image, struct pages of HugeTLB pages given back")
-    parser.add_argument("--stock", help="kernel image of the first (default: build/KVER/ARCH-stock-selftests or -checked)")
-    parser.add_argument("--ours", help="kernel image of the second (default: build/KVER/ARCH-selftests, or -checked)")
+    parser.add_argument("--stock", help="kernel image of the first (default: ARCH-stock-selftests, or -checked)")
+    parser.add_argument("--ours", help="kernel image of the second (default: ARCH-selftests, or -checked)")
     parser.add_argument("--limit", type=int, default=os.environ.get("TIMEOUT") or 900,
                         help="seconds for one command, as in the settings file of the tests; twice as many under the "
                              "oracle")
@@ -382,7 +382,7 @@ def parse():
     common.one_of("ARCH", options.arch, initramfs.ARCHES)
     if options.hvo and options.migrc:
         raise common.Fail("MIGRC=1 compares one image with itself, HVO=1 compares it with stock: one of them at a time")
-    # The checked image has no such device.
+    # The checked image has no CONFIG_TEST_HMM.
     options.test = options.test or [test for test in (HUGETLB if options.hvo else ALL)
                                     if test != "hmm-tests" or not options.migrc]
     return options
