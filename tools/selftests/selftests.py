@@ -18,6 +18,8 @@ build/selftests/ARCH[-migrc][-move][-hvo]/results.json, the consoles beside it.
 import argparse
 import dataclasses
 import json
+import math
+import operator
 import os
 import re
 import shutil
@@ -64,7 +66,7 @@ ARGUMENTS = {
 RESERVE = {"hugetlb-read-hwpoison": "echo 8 > /proc/sys/vm/nr_hugepages"}
 # Two nodes for migration; the swap for MADV_PAGEOUT. The other tests reserve their HugeTLB pages themselves.
 GUEST = {"smp": 4, "mem": "4G", "nodes": 2, "disk": "512M", "swap": "zram:512M"}
-REPEATS = 3
+REPEATS = 9
 # Of a boot with migrc, and the width of the column.
 FIGURES = {"migrc_deferred": 10, "migrc_denied": 10, "migrc_flush": 10, "oracle_accesses": 14, "oracle_declares": 12}
 
@@ -80,6 +82,7 @@ COLUMNS = ("pass", "fail", "skip", "xfail")
 RANK = {"pass": 0, "xfail": 0, "skip": 1, "missing": 1, "fail": 2, "timeout": 2}
 CASE = re.compile(r"^\s*(not )?ok \d+\b *(?:- )?(.*?)\s*$", re.M)
 DIRECTIVE = re.compile(r"\s*# *(SKIP|XFAIL|XPASS|error)\b\s*", re.I)
+MEASURED = re.compile(r"\(\d+(\.\d+)?%\)")
 VMSTAT = re.compile(r"^(migrc_\w+) (\d+)$", re.M)
 
 
@@ -109,6 +112,8 @@ def tap(text):
         # "ok 1 name # SKIP why" of the harness, "ok 1 # SKIP name" of kselftest.h, "not ok 1 name #  why".
         before, directive, after = (DIRECTIVE.split(rest, 1) + ["", ""])[:3]
         name = re.sub(r"\s+#  .*", "", before).strip() or after.strip()
+        if MEASURED.search(name):       # "transact_test Extra pages 75 (0.2%), extra thread faults 251."
+            name = re.sub(r"\d+(\.\d+)?", "N", name)
         status = "fail" if bad else {"SKIP": "skip", "XFAIL": "xfail"}.get(directive.upper(), "pass")
         seen[name] += 1
         found[name if seen[name] == 1 else f"{name} ({seen[name]})"] = status
@@ -148,23 +153,39 @@ def cases(result, limit, migrc=False, oracle=False):
 
 # ---- the comparison
 
+def bad_runs(stock, ours, name):
+    """In how many runs of each it was bad, which is anything worse than the best on stock."""
+    was = [RANK[run.get(name, "missing")] for run in stock]
+    # How far a test comes before its time is over says nothing if that happens on both kernels.
+    late = any(run[STATUS] == "timeout" for run in stock)
+    now = [RANK[run.get(name, "pass" if late and run[STATUS] == "timeout" else "missing")] for run in ours]
+    return tuple(sum(rank > min(was) for rank in runs) for runs in (was, now))
+
+
 def regressions(stock, ours):
-    """{case: in how many more runs it was bad on tlb-rs}; bad is anything worse than the best on stock."""
-    stock_late = any(run[STATUS] == "timeout" for run in stock)
-    found = {}
-    for name in sorted({name for run in stock + ours for name in run}):
-        was = [RANK[run.get(name, "missing")] for run in stock]
-        # How far a test comes before its time is over says nothing if that happens on both kernels.
-        now = [RANK[run.get(name, "pass" if stock_late and run[STATUS] == "timeout" else "missing")] for run in ours]
-        if (more := sum(rank > min(was) for rank in now) - sum(rank > min(was) for rank in was)) > 0:
-            found[name] = more
-    return found
+    """The cases that were bad in more runs on tlb-rs."""
+    names = sorted({name for run in stock + ours for name in run})
+    return [name for name in names if operator.lt(*bad_runs(stock, ours, name))]
+
+
+def chance(was, now, runs):
+    """The probability of so many more bad runs here, or still more, if both are equally likely to be bad.
+
+    Fisher's exact test, one-sided: was and now of as many runs each.
+    """
+    bad = was + now
+    return sum(math.comb(runs, k) * math.comb(runs, bad - k) for k in range(now, min(bad, runs) + 1)) / math.comb(2 * runs, bad)
 
 
 def counted(stock, ours):
-    """The regressions that count: with repeated runs, one more may be chance, unless it is a report of its own."""
-    return [name for name, more in regressions(stock, ours).items()
-            if more > 1 or len(ours) == 1 or name.startswith(REPORTS) and not any(name in run for run in stock)]
+    """The regressions that count: less than 1 in 20 by chance, or a report that stock does not have."""
+    found = []
+    for name in regressions(stock, ours):
+        was, now = bad_runs(stock, ours, name)
+        report = name.startswith(REPORTS) and not any(name in run for run in stock)
+        if report or len(ours) == 1 or chance(was, now, len(ours)) < 0.05:
+            found.append(name)
+    return found
 
 
 def differences(stock, ours):
@@ -295,7 +316,7 @@ def compare(options, sides, command, program):
     """Boot both sides with a command; {side: cases of its runs}.
 
     Some tests are racy under emulation, some on stock as well. Where ours looks worse, both sides run the command
-    again, at most REPEATS times, until they are even; then a case counts that was bad in at least two more runs.
+    again, at most REPEATS times, until they are even, or what is worse counts.
     """
     place = outdir(options) / re.sub(r"[^a-zA-Z0-9]+", "-", command)
     shutil.rmtree(place, ignore_errors=True)
@@ -310,9 +331,9 @@ def compare(options, sides, command, program):
         if number == 0:
             print(row(command, runs, seconds + figures(sides)), flush=True)
         worse = regressions(*runs.values())
-        if not worse or number == REPEATS:
+        if number == REPEATS or number and worse == counted(*runs.values()) or not worse:
             return runs
-        print(f"    worse: {', '.join(list(worse)[:3])}: repetition {number + 1} of at most {REPEATS}", flush=True)
+        print(f"    worse: {', '.join(worse[:3])}: repetition {number + 1} of at most {REPEATS}", flush=True)
     return runs
 
 

@@ -75,6 +75,10 @@ class Reading(unittest.TestCase):
     def test_equal_names_are_told_apart(self):
         self.assertEqual(tap("ok 1 a\nnot ok 2 a\nok 3 a\n"), {"a": "pass", "a (2)": "fail", "a (3)": "pass"})
 
+    def test_what_a_case_measured_is_not_its_name(self):
+        self.assertEqual(tap("ok 1 pages 75 (0.2%), faults 251.\nok 2 100 MiB\n"),
+                         {"pages N (N%), faults N.": "pass", "100 MiB": "pass"})
+
     def test_a_message_tears_a_line(self):
         found = run("ok 1 Split hu[    9.123456][  T77] cow (77): drop_caches: 3\r\nge pages\nok 2 b\n")
         self.assertEqual(found, {"Split huge pages": "pass", "b": "pass", STATUS: "pass"})
@@ -171,7 +175,10 @@ class Comparing(unittest.TestCase):
         bad = GOOD | {"c": "fail"}
         self.assertEqual(counted([GOOD], [bad]), ["c"])
         self.assertEqual(counted([GOOD] * 4, [bad, GOOD, GOOD, GOOD]), [])
-        self.assertEqual(counted([GOOD] * 4, [bad, GOOD, GOOD, bad]), ["c"])
+        self.assertEqual(counted([GOOD] * 4, [bad, GOOD, GOOD, bad]), [])
+        self.assertEqual(counted([GOOD] * 4, [bad] * 4), ["c"])
+        self.assertEqual(counted([GOOD] * 10, [bad] * 3 + [GOOD] * 7), [])
+        self.assertEqual(counted([GOOD] * 10, [bad] * 4 + [GOOD] * 6), ["c"])
         self.assertEqual(counted([GOOD, bad], [bad, bad]), [])
 
     def test_a_report_is_no_chance(self):
@@ -181,9 +188,14 @@ class Comparing(unittest.TestCase):
             # The other has it, too: one more may be chance.
             self.assertEqual(counted([GOOD, GOOD, bad, GOOD], [GOOD, bad, bad, GOOD]), [])
 
+    def test_chance(self):
+        # Fisher's own example, the lady tasting tea: all four cups right, three of four.
+        for was, now, expected in (0, 4, 1 / 70), (1, 3, 17 / 70), (2, 2, 53 / 70):
+            self.assertAlmostEqual(selftests.chance(was, now, 4), expected)
+
     def test_racy_on_stock_but_more_often_here_counts(self):
         bad = GOOD | {"c": "fail"}
-        self.assertEqual(counted([GOOD, GOOD, GOOD, bad], [bad, bad, bad, GOOD]), ["c"])
+        self.assertEqual(counted([GOOD] * 9 + [bad], [bad] * 6 + [GOOD] * 4), ["c"])
         self.assertEqual(counted([bad, GOOD, GOOD, bad], [bad, bad, bad, GOOD]), [])
         self.assertEqual(counted([bad] * 4, [bad] * 4), [])
 
@@ -203,7 +215,7 @@ class Comparing(unittest.TestCase):
 
 
 class Repeating(unittest.TestCase):
-    def boots(self, ours, stock=("ok 1 a\n",) * 4):
+    def boots(self, ours, stock=("ok 1 a\n",) * 10):
         """Number of runs and what counts, with these consoles of the boots on tlb-rs."""
         consoles = {"stock": iter(stock), "tlb-rs": iter(ours)}
         with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(io.StringIO()), \
@@ -221,7 +233,7 @@ class Repeating(unittest.TestCase):
         self.assertEqual(self.boots(["not ok 1 a\n"] * 4), (4, ["a"]))
 
     def test_chance(self):
-        self.assertEqual(self.boots(["", "ok 1 a\n", "ok 1 a\n", "ok 1 a\n"]), (4, []))
+        self.assertEqual(self.boots(["", *["ok 1 a\n"] * 9]), (10, []))
 
     def test_even(self):
         self.assertEqual(self.boots(["", "ok 1 a\n"], ["ok 1 a\n", ""]), (2, []))
