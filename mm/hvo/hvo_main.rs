@@ -277,8 +277,12 @@ impl<'a> Prepared<'a> {
 }
 
 /// Makes an empty plan with room for `runs`; null if there is no memory. May sleep.
+///
+/// # Safety
+///
+/// Always safe to call, but `#[export]` wants what bindgen declares.
 #[export]
-extern "C" fn hvo_plan_new(runs: c_ulong) -> *mut bindings::hvo_plan {
+unsafe extern "C" fn hvo_plan_new(runs: c_ulong) -> *mut bindings::hvo_plan {
     Plan::new(runs)
         .and_then(|plan| Ok(KBox::new(plan, GFP_KERNEL)?))
         .map_or(core::ptr::null_mut(), |plan| KBox::into_raw(plan).cast())

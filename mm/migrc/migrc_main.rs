@@ -177,11 +177,13 @@ fn release(unflushed: Unflushed<FolioChain>, reason: DrainReason, begin: u64, he
     unsafe { bindings::migrc_account_drain(reason, pages, mms, since, begin) };
 }
 
-/// Makes the ledgers and the locks. Called once, before the hooks may be used.
+/// Makes the ledgers and the locks. Returns 0 or `-ENOMEM`.
 ///
-/// Returns 0 or `-ENOMEM`.
+/// # Safety
+///
+/// Must be called once, before the hooks may be used.
 #[export]
-extern "C" fn migrc_rust_init(nodes: c_uint) -> c_int {
+unsafe extern "C" fn migrc_rust_init(nodes: c_uint) -> c_int {
     fn init(nodes: c_uint) -> Result {
         let mut ledgers = KVec::with_capacity(nodes as usize, GFP_KERNEL)?;
 
@@ -193,7 +195,7 @@ extern "C" fn migrc_rust_init(nodes: c_uint) -> c_int {
         Ok(())
     }
 
-    // SAFETY: Called once, see above.
+    // SAFETY: By this function's safety requirements.
     unsafe { MMS.init() };
     // SAFETY: As above.
     unsafe { DRAIN.init() };
@@ -201,8 +203,12 @@ extern "C" fn migrc_rust_init(nodes: c_uint) -> c_int {
 }
 
 /// Counts `pages` that are not deferred, under the first reason in `facts`.
+///
+/// # Safety
+///
+/// Always safe to call, but `#[export]` wants what bindgen declares.
 #[export]
-extern "C" fn migrc_count_denied(facts: u32, pages: c_ulong) {
+unsafe extern "C" fn migrc_count_denied(facts: u32, pages: c_ulong) {
     if let Err(reason) = eligibility::check(facts) {
         // SAFETY: Adds to counters.
         unsafe { bindings::migrc_account_denied(reason as u32, pages) };
@@ -342,14 +348,22 @@ unsafe extern "C" fn migrc_add(
 }
 
 /// Flushes what was deferred and releases all sources, see [`drain`]. May sleep.
+///
+/// # Safety
+///
+/// `reason` must be one of `enum migrc_drain_reason`: each has a counter of its own.
 #[export]
-extern "C" fn migrc_drain(reason: DrainReason) {
+unsafe extern "C" fn migrc_drain(reason: DrainReason) {
     drain(reason);
 }
 
 /// Lets sources into the ledgers from now on, or no longer.
+///
+/// # Safety
+///
+/// Always safe to call, but `#[export]` wants what bindgen declares.
 #[export]
-extern "C" fn migrc_open(open: bool) {
+unsafe extern "C" fn migrc_open(open: bool) {
     for ledger in ledgers() {
         let mut ledger = ledger.lock();
 

@@ -361,8 +361,11 @@ static bool fill_file(int fd, size_t len, __u64 seed)
 
 	tlb_rs_fill(buf, len, seed);
 	for (off = 0; off < len; off += thp_size) {
-		if (write(fd, buf + off, thp_size) != (ssize_t)thp_size) {
-			ksft_print_msg("write: %s\n", strerror(errno));
+		ssize_t written = write(fd, buf + off, thp_size);
+
+		if (written != (ssize_t)thp_size) {
+			ksft_print_msg("write: %s\n",
+				       written < 0 ? strerror(errno) : "disk full");
 			break;
 		}
 	}
