@@ -432,6 +432,8 @@ static inline bool migrc_options(int argc, char **argv, struct migrc_options *o,
 	return true;
 }
 
+#define MIGRC_MOST_ROUNDS	40	/* or four times as many as planned */
+
 /*
  * Whether there is another round after @done ones. More than the @rounds that were
  * planned if too few were armed, or if less is stale than should be: a machine with
@@ -441,8 +443,9 @@ static inline bool migrc_more(const struct migrc_options *o, long rounds, long d
 			      __u64 stale)
 {
 	bool enough = o->want ? stale >= (__u64)o->want : armed >= (rounds + 3) / 4;
+	long most = 4 * rounds > MIGRC_MOST_ROUNDS ? 4 * rounds : MIGRC_MOST_ROUNDS;
 
-	return done < (enough ? rounds : 4 * rounds);
+	return done < (enough ? rounds : most);
 }
 
 /*
