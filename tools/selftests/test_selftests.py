@@ -199,6 +199,13 @@ class Comparing(unittest.TestCase):
         self.assertEqual(counted([bad, GOOD, GOOD, bad], [bad, bad, bad, GOOD]), [])
         self.assertEqual(counted([bad] * 4, [bad] * 4), [])
 
+    def test_many_racy_cases(self):
+        racy = GOOD | {"c": "fail"}
+        self.assertEqual(counted([GOOD] * 10, [racy] * 4 + [GOOD] * 6), ["c"])
+        racy |= {"a": "fail"}
+        self.assertEqual(counted([GOOD] * 10, [racy] * 4 + [GOOD] * 6), [])
+        self.assertEqual(counted([GOOD] * 10, [racy] * 6 + [GOOD] * 4), ["a", "c"])
+
     def test_lines(self):
         runs = {"stock": [GOOD] * 4, "tlb-rs": [GOOD | {"a": "fail", "b": "pass", "c": now} for now in
                                                 ("fail", "pass", "pass", "pass")]}
