@@ -66,7 +66,7 @@ ARGUMENTS = {
 RESERVE = {"hugetlb-read-hwpoison": "echo 8 > /proc/sys/vm/nr_hugepages"}
 # Two nodes for migration; the swap for MADV_PAGEOUT. The other tests reserve their HugeTLB pages themselves.
 GUEST = {"smp": 4, "mem": "4G", "nodes": 2, "disk": "512M", "swap": "zram:512M"}
-REPEATS = 9
+REPEATS = 5
 # Of a boot with migrc, and the width of the column.
 FIGURES = {"migrc_deferred": 10, "migrc_denied": 10, "migrc_flush": 10, "oracle_accesses": 14, "oracle_declares": 12}
 
