@@ -7,6 +7,7 @@
  * that each access through a user address really used, and reports those that
  * went to a frame the guest has declared gone. See README.md.
  */
+#include <dlfcn.h>
 #include <endian.h>
 #include <errno.h>
 #include <pthread.h>
@@ -16,7 +17,7 @@
 #include <string.h>
 
 #include "decode.h"
-#include "qemu_plugin_v1.h"
+#include "qemu_plugin.h"
 
 typedef __u8 u8;
 typedef __u32 u32;
@@ -27,6 +28,7 @@ typedef __u64 u64;
 #define PAGE_SHIFT	12
 #define PAGE_OFFSET_MASK	((1UL << PAGE_SHIFT) - 1)
 #define XAPIC_ICR	0xfee00300UL
+#define MAX_INSN	16	/* bytes */
 #define MAX_NESTING	16
 #define MAX_ERRORS	100
 #define MAX_SITES	1024
@@ -503,6 +505,26 @@ static void translate_insn(struct qemu_plugin_insn *insn, enum insn_class c,
 	}
 }
 
+__export int qemu_plugin_version;
+
+/* QEMU reads the version after this, and takes no other than its own. */
+static __attribute__((constructor)) void choose_version(void)
+{
+	qemu_plugin_version = dlsym(RTLD_DEFAULT, "qemu_plugin_n_vcpus") ? 1 : 4;
+}
+
+static void insn_bytes(const struct qemu_plugin_insn *insn, u8 *to, size_t size)
+{
+	if (qemu_plugin_version == 1) {
+		const void *(*where)(const struct qemu_plugin_insn *insn) =
+			(void *)qemu_plugin_insn_data;
+
+		memcpy(to, where(insn), size);
+	} else {
+		qemu_plugin_insn_data(insn, to, size);
+	}
+}
+
 static void translate(u64 id, struct qemu_plugin_tb *tb)
 {
 	size_t i, n = qemu_plugin_tb_n_insns(tb);
@@ -516,11 +538,14 @@ static void translate(u64 id, struct qemu_plugin_tb *tb)
 
 	for (i = 0; i < n; i++) {
 		struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
-		const u8 *data = qemu_plugin_insn_data(insn);
 		size_t size = qemu_plugin_insn_size(insn);
+		u8 data[MAX_INSN] = { };
 		enum insn_class c;
 		u32 word;
 
+		if (size > sizeof(data))
+			size = sizeof(data);
+		insn_bytes(insn, data, size);
 		if (arm64) {
 			memcpy(&word, data, sizeof(word));
 			c = size == sizeof(word) ? decode_arm64(le32toh(word)) : INSN_OTHER;
@@ -578,8 +603,6 @@ static int bad_argument(const char *arg)
 		arg);
 	return -1;
 }
-
-__export int qemu_plugin_version = QEMU_PLUGIN_API_VERSION;
 
 __export int qemu_plugin_install(u64 id, const struct qemu_plugin_info *info,
 				 int argc, char **argv)

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The part of QEMU's TCG plugin interface, version 1, that the meter uses.
- * QEMU 7.2 exports these symbols but no package ships a header for them.
+ * The part of QEMU's TCG plugin interface that the meter uses, of version 1 (tried
+ * with QEMU 7.2) and of version 4 and newer (tried with QEMU 10.0). QEMU exports
+ * these symbols but not every distribution ships a header for them.
  */
-#ifndef QEMU_PLUGIN_V1_H
-#define QEMU_PLUGIN_V1_H
+#ifndef QEMU_PLUGIN_H
+#define QEMU_PLUGIN_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <linux/types.h>
-
-#define QEMU_PLUGIN_API_VERSION	1
 
 struct qemu_plugin_tb;
 struct qemu_plugin_insn;
@@ -53,7 +52,8 @@ size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
 __u64 qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *tb);
 struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *tb,
 						 size_t idx);
-const void *qemu_plugin_insn_data(const struct qemu_plugin_insn *insn);
+/* Version 1 has only the first parameter, and returns where the bytes are. */
+size_t qemu_plugin_insn_data(const struct qemu_plugin_insn *insn, void *dest, size_t len);
 size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *insn);
 __u64 qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *insn);
 
@@ -63,4 +63,4 @@ struct qemu_plugin_hwaddr *qemu_plugin_get_hwaddr(__u32 info, __u64 vaddr);
 bool qemu_plugin_hwaddr_is_io(const struct qemu_plugin_hwaddr *haddr);
 __u64 qemu_plugin_hwaddr_phys_addr(const struct qemu_plugin_hwaddr *haddr);
 
-#endif /* QEMU_PLUGIN_V1_H */
+#endif /* QEMU_PLUGIN_H */
