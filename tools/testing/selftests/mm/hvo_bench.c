@@ -21,7 +21,7 @@ static unsigned long large, small;
 
 /* --- how long another CPU does not run --------------------------------------------- */
 
-#define STALL_BUCKETS	32
+#define STALL_BUCKETS	64	/* of __u64 ns */
 
 static struct {
 	pthread_t thread;

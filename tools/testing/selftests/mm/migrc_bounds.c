@@ -14,9 +14,10 @@
  * offline  a memory block with pages of the ledger goes offline.
  * hugetlb  a gigantic page is allocated where pages of the ledger are.
  * poison   a page of the ledger is found by memory failure, and released.
- * denied   what may not be deferred is not, and counted by the reason: a THP that is
- *          mapped as one, compaction, a node with little free memory, and on x86 a mm
- *          that only one CPU uses. (Other tests have the other reasons.)
+ * denied, thp, compaction
+ *          what may not be deferred is not, and counted by the reason: a node with little
+ *          free memory, on x86 a mm that only one CPU uses; a THP that is mapped as one;
+ *          compaction. (Other tests have the other reasons.)
  * nested   a migration whose allocation makes the same task migrate others
  *          (compaction) does not mix up the two.
  *
@@ -602,7 +603,7 @@ static void case_hugetlb(long rounds, struct result *r)
 	}
 }
 
-/* --- denied, poison, nested ---------------------------------------------------------- */
+/* --- denied, thp, compaction, poison, nested ---------------------------------------- */
 
 static bool denied_since(const char *reason, long long count, const struct migrc_counters *before)
 {
@@ -631,11 +632,6 @@ static bool denied_thp(void)
 	char *base;
 	bool ok;
 
-	if (psize != 4096 || !tlb_rs_thp_available() ||
-	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "madvise")) {
-		ksft_print_msg("denied: no THPs of 2 MiB\n");
-		return true;
-	}
 	base = tlb_rs_mmap(SZ_2M, SZ_2M);
 	madvise(base, SZ_2M, MADV_HUGEPAGE);
 	tlb_rs_bind_node(base, SZ_2M, 0);
@@ -655,10 +651,6 @@ static bool denied_compaction(void)
 	struct migrc_set set;
 	bool ok;
 
-	if (access(COMPACT_MEMORY, W_OK)) {
-		ksft_print_msg("denied: no compaction\n");
-		return true;
-	}
 	scatter(&set, 1, 0, ~0ULL, 64);
 	migrc_read(&before);
 	ok = !write_in_time(COMPACT_MEMORY, "1") &&
@@ -694,6 +686,8 @@ static bool denied_local(void)
 	int status = 0;
 	pid_t pid = fork();
 
+	if (pid < 0)
+		ksft_exit_fail_msg("fork: %s\n", strerror(errno));
 	if (!pid) {
 		struct migrc_set set;
 
@@ -704,24 +698,57 @@ static bool denied_local(void)
 }
 #endif
 
-static void case_denied(long rounds, struct result *r)
+/* The reasons are what these are about. */
+static bool denied_begin(struct result *r)
 {
-	long round;
-
-	/* Its reasons are what this is about. */
 	if (access(MIGRC_STATS, R_OK)) {
 		r->why = "no " MIGRC_STATS;
-		return;
+		return false;
 	}
 	migrc_write(MIGRC_AGE, LONG_MS);
 	migrc_write(MIGRC_PAGES, 16384);
-	for (round = 0; round < rounds; round++) {
+	return true;
+}
+
+static void case_denied(long rounds, struct result *r)
+{
+	if (!denied_begin(r))
+		return;
+	for (; r->armed < rounds; r->armed++) {
 		migrc_drain();
-		r->stale += !denied_compaction() + !denied_memory() + !denied_thp();
+		r->stale += !denied_memory();
 #ifdef __x86_64__
 		r->stale += !denied_local();
 #endif
-		r->armed++;
+	}
+}
+
+static void case_thp(long rounds, struct result *r)
+{
+	if (psize != 4096 || !tlb_rs_thp_available() ||
+	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "madvise")) {
+		r->why = "no THPs of 2 MiB";
+		return;
+	}
+	if (!denied_begin(r))
+		return;
+	for (; r->armed < rounds; r->armed++) {
+		migrc_drain();
+		r->stale += !denied_thp();
+	}
+}
+
+static void case_compaction(long rounds, struct result *r)
+{
+	if (access(COMPACT_MEMORY, W_OK)) {
+		r->why = "no compaction";
+		return;
+	}
+	if (!denied_begin(r))
+		return;
+	for (; r->armed < rounds; r->armed++) {
+		migrc_drain();
+		r->stale += !denied_compaction();
 	}
 }
 
@@ -884,6 +911,8 @@ static const struct test {
 	{ "offline", case_offline, 2 },
 	{ "hugetlb", case_hugetlb, 2 },
 	{ "denied", case_denied, 1 },
+	{ "thp", case_thp, 1 },
+	{ "compaction", case_compaction, 1 },
 	{ "poison", case_poison, 4 },
 	{ "nested", case_nested, 2 },
 };

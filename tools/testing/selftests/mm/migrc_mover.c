@@ -2,11 +2,12 @@
 /*
  * Moves the memory of other processes to and fro between the nodes 0 and 1, with
  * migrate_pages(), for a bounded time, and watches the ledger meanwhile. It is meant to
- * run beside programs that know nothing of it, such as stress-ng.
+ * run beside programs that know nothing of it, such as stress-ng. SIGTERM ends it early.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <dirent.h>
+#include <signal.h>
 
 #include "migrc.h"
 
@@ -19,6 +20,14 @@ static struct mover {
 	long long worst;	/* most pages in the ledger */
 	bool stop;
 } mover;
+
+static volatile sig_atomic_t told_to_stop;
+
+static void tell(int sig)
+{
+	(void)sig;
+	told_to_stop = 1;
+}
 
 static bool is_named(pid_t pid, const char *name)
 {
@@ -72,7 +81,7 @@ static void sweep(const char *name, long round, __u64 deadline)
 
 	if (!proc)
 		return;
-	while ((ent = readdir(proc)) && tlb_rs_now_ns() < deadline) {
+	while ((ent = readdir(proc)) && !told_to_stop && tlb_rs_now_ns() < deadline) {
 		pid_t pid = atoi(ent->d_name);
 
 		if (!isdigit(ent->d_name[0]) || pid == getpid() || !is_named(pid, name))
@@ -126,6 +135,7 @@ int main(int argc, char **argv)
 	}
 	if ((tlb_rs_memory_nodes() & 3) != 3)
 		ksft_exit_skip("needs memory on nodes 0 and 1\n");
+	signal(SIGTERM, tell);
 	ksft_set_plan(1);
 	deadline = tlb_rs_now_ns() + seconds * 1000000000ULL;
 	if (pthread_create(&watcher, NULL, watch_ledger, NULL))
@@ -133,7 +143,7 @@ int main(int argc, char **argv)
 	do {
 		sweep(name, round++, deadline);
 		tlb_rs_sleep_us(pause_ms * 1000);
-	} while (tlb_rs_now_ns() < deadline);
+	} while (!told_to_stop && tlb_rs_now_ns() < deadline);
 	__atomic_store_n(&mover.stop, true, __ATOMIC_RELAXED);
 	pthread_join(watcher, NULL);
 
