@@ -228,7 +228,8 @@ static inline bool migrc_may_defer(struct folio *src, enum migrate_reason reason
  * @pte: the first, as the clear returned it: the hardware may have made it
  *	dirty until then
  * @block: whether a TLB may hold some of them as one larger entry. The new pages
- *	are mapped one by one, and entries of two sizes must not overlap
+ *	are mapped one by one, and entries of two sizes must not overlap. (Where they
+ *	may, with BBML3, what is not cleared as a run is not told.)
  *
  * Context: the PTL that the entries were cleared under is held.
  * Return: false if they have to be flushed as ever.
@@ -318,7 +319,7 @@ static inline void migrc_write_forced(struct mm_struct *mm, unsigned long addr, 
 static inline enum ttu_flags migrc_restore_flags(enum migrate_reason reason)
 {
 	if (static_branch_unlikely(&migrc_readmostly_key) && migrc_is_for_readers(reason))
-		return TTU_DEFER_RO;
+		return TTU_PROTECT;
 	return 0;
 }
 

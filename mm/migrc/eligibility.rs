@@ -2,8 +2,8 @@
 
 //! What may be deferred.
 //!
-//! C collects facts as bits, this decides and gives the reason that is counted. The same file is
-//! compiled on the host (`verify/` of tlb-rs).
+//! C collects facts as bits, and defers what has none; this gives the reason that is counted. The
+//! same file is compiled on the host (`verify/` of tlb-rs).
 
 /// Declares the reasons to deny a deferral, each by the fact that is one.
 macro_rules! facts {

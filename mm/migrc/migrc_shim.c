@@ -2,7 +2,8 @@
 /*
  * What migrc needs from C: facts about folios and mappings, the architecture's
  * flushes, the static keys and sysctls, counters, tracepoints and fault injection.
- * What follows from the facts is decided in migrc_main.rs.
+ * A folio is deferred if there is none against it; which one counts, the ledger and the
+ * drain are in migrc_main.rs.
  */
 #include <linux/debugfs.h>
 #include <linux/delay.h>
@@ -123,10 +124,12 @@ static bool freeze(struct folio *src)
 	    IS_NOQUOTA(inode) || !(inode->i_sb->s_type->fs_flags & FS_FROZEN_PAGES))
 		return false;
 
+	/* A hint, since the flag costs the next writer a drain: see migrc_still_frozen() */
+	if (!nobody_writes(mapping))
+		return false;
 	if (!test_bit(AS_MIGRC, &mapping->flags))
 		set_bit(AS_MIGRC, &mapping->flags);
-	/* A hint: migrc_still_frozen() looks again, after a barrier. */
-	return nobody_writes(mapping);
+	return true;
 }
 
 /*
@@ -156,6 +159,8 @@ bool migrc_still_frozen(struct folio *src)
  * migrc_write_access - flush what was deferred of a file that can be written to from now on
  * @inode: the file; its i_writecount has just been incremented
  *
+ * Exported for get_write_access(), an inline function that every module may use.
+ *
  * Context: may sleep, under any lock that sleeps.
  */
 void migrc_write_access(struct inode *inode)
@@ -174,7 +179,7 @@ void migrc_write_access(struct inode *inode)
 	/* Before i_writecount is decremented, see migrc_still_frozen() */
 	smp_mb__after_atomic();
 }
-EXPORT_SYMBOL_GPL(migrc_write_access);
+EXPORT_SYMBOL(migrc_write_access);
 
 /**
  * migrc_zero_range - zero a part of a folio of page cache, without write access to it
@@ -232,8 +237,11 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 
 	if (!migrc_reason_ok(reason))
 		facts |= BIT(MIGRC_REASON);
-	/* A rough look is enough: an allocation that finds less drains. */
-	if ((current->flags & PF_MEMALLOC) ||
+	/*
+	 * A rough look is enough: an allocation that finds less drains. DAMON has the flag
+	 * so that the allocation of the new page does not reclaim.
+	 */
+	if (((current->flags & PF_MEMALLOC) && reason != MR_DAMON) ||
 	    zone_page_state(zone, NR_FREE_PAGES) <= low_wmark_pages(zone))
 		facts |= BIT(MIGRC_MEMORY);
 	if (folio_test_large(src) && pages > migrc_limit(folio_nid(src)))
@@ -247,7 +255,7 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 		facts |= BIT(MIGRC_POISONED);
 	if (zone_isolates(zone) && !migrc_skip(MIGRC_HOOK_ISOLATE))
 		facts |= BIT(MIGRC_ISOLATED);
-	/* The last, because a flag that is set costs the next writer a drain. */
+	/* The last, for the same reason as its own look at writers */
 	if (!facts && !folio_test_anon(src) && !migrc_skip(MIGRC_HOOK_FILE) && !freeze(src))
 		facts |= BIT(MIGRC_NOT_FROZEN);
 

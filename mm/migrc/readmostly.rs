@@ -7,7 +7,7 @@
 //! as much. There is some credit to begin with; what is left as it is because there is none left
 //! earns a little, so that it is tried again. Hence, at any time,
 //!
-//! > pages that lost permission <= [`Credit::START`] + deferrals + pages left alone / 64.
+//! > pages that lost permission <= [`Credit::START`] + deferrals + pages left alone / 64 + 1.
 //!
 //! A fault costs, too, so that it ends earlier where many pages are written to.
 

@@ -7,6 +7,7 @@
 #include <linux/debugfs.h>
 #include <linux/delay.h>
 #include <linux/init.h>
+#include <linux/lockdep.h>
 #include <linux/mm.h>
 #include <linux/mutex.h>
 #include <linux/percpu.h>
@@ -117,6 +118,8 @@ bool tlb_batch_arch_flush(struct mm_struct *mm, unsigned long start,
 
 void tlb_batch_arch_sync(void)
 {
+	/* x86 interrupts other CPUs, and enables interrupts after its own share. */
+	lockdep_assert_irqs_enabled();
 	count_vm_event(TLB_BATCH_SYNCS);
 	if (tlb_batch_skip(TLB_BATCH_HOOK_FLUSH) ||
 	    tlb_batch_skip(TLB_BATCH_HOOK_SYNC))

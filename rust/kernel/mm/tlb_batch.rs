@@ -136,8 +136,9 @@ impl Tlb<MmPtr> for Hardware {
 
     #[inline]
     fn sync(&mut self) {
-        // SAFETY: A batch is only ever used by the task that made it, with interrupts on: this is
-        // what the C function asks for.
+        // SAFETY: A batch is only ever used by the task that made it: it is not `Send`. To have
+        // interrupts on is up to the callers of `TlbBatch::flush()`, and lockdep's to check, as
+        // sleeping in atomic context is.
         unsafe { bindings::tlb_batch_arch_sync() };
     }
 }
@@ -362,10 +363,13 @@ impl Default for TlbBatch<'_> {
 }
 
 impl Drop for TlbBatch<'_> {
-    /// Pays what is still owed.
+    /// Pays what is still owed. May sleep if it holds an address space.
     #[inline]
     fn drop(&mut self) {
         self.flush(Reason::Flush);
+        if self.held() != 0 {
+            self.release();
+        }
     }
 }
 

@@ -810,7 +810,7 @@ static long run_mappings(long rounds, const struct migrc_options *o)
 static bool litmus_round(__u64 round, bool skipped)
 {
 	struct migrc_counters before, d;
-	long long before_faults;
+	long long before_faults, drains;
 	bool ok = prepare(round);
 	__u64 pfn;
 
@@ -839,7 +839,13 @@ static bool litmus_round(__u64 round, bool skipped)
 		ok &= d.val[MIGRC_DEFERRED] >= NR_PAGES - NR_PAGES / 16 && !d.val[MIGRC_FLUSH] &&
 		      migrc_faults(sh.tid) == before_faults;
 	}
+	drains = migrc_stat("drain", "write");
 	ok &= test->dirty || test->act(round);
+	/* Nothing of it was deferred, and nobody may have to wait for what was of others. */
+	if (test->denied && !test->dirty && !skipped && migrc_stat("drain", "write") != drains) {
+		ksft_print_msg("%s: a writer had to drain\n", test->name);
+		sh.stale++;
+	}
 	STORE(sh.flag, round);
 	WAIT_FOR(LOAD(sh.ack) == round);
 	if (test->cleanup)

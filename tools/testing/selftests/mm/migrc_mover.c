@@ -21,12 +21,17 @@ static struct mover {
 	bool stop;
 } mover;
 
-static volatile sig_atomic_t told_to_stop;
+static __u64 deadline;
 
-static void tell(int sig)
+static void end_early(int sig)
 {
 	(void)sig;
-	told_to_stop = 1;
+	__atomic_store_n(&deadline, 0, __ATOMIC_RELAXED);
+}
+
+static bool is_over(void)
+{
+	return tlb_rs_now_ns() >= __atomic_load_n(&deadline, __ATOMIC_RELAXED);
 }
 
 static bool is_named(pid_t pid, const char *name)
@@ -73,7 +78,7 @@ static void move(pid_t pid, int node)
  * Each process has a node of its own in each sweep: what they share goes both ways. Where
  * allocations fail at random a sweep may see nothing.
  */
-static void sweep(const char *name, long round, __u64 deadline)
+static void sweep(const char *name, long round)
 {
 	DIR *proc = opendir("/proc");
 	struct dirent *ent;
@@ -81,7 +86,7 @@ static void sweep(const char *name, long round, __u64 deadline)
 
 	if (!proc)
 		return;
-	while ((ent = readdir(proc)) && !told_to_stop && tlb_rs_now_ns() < deadline) {
+	while ((ent = readdir(proc)) && !is_over()) {
 		pid_t pid = atoi(ent->d_name);
 
 		if (!isdigit(ent->d_name[0]) || pid == getpid() || !is_named(pid, name))
@@ -110,7 +115,6 @@ int main(int argc, char **argv)
 	long seconds = 10, pause_ms = 50, round = 0;
 	const char *name = "stress-ng";
 	pthread_t watcher;
-	__u64 deadline;
 	int opt;
 
 	ksft_print_header();
@@ -135,15 +139,15 @@ int main(int argc, char **argv)
 	}
 	if ((tlb_rs_memory_nodes() & 3) != 3)
 		ksft_exit_skip("needs memory on nodes 0 and 1\n");
-	signal(SIGTERM, tell);
 	ksft_set_plan(1);
 	deadline = tlb_rs_now_ns() + seconds * 1000000000ULL;
+	signal(SIGTERM, end_early);
 	if (pthread_create(&watcher, NULL, watch_ledger, NULL))
 		ksft_exit_fail_msg("cannot start a thread\n");
 	do {
-		sweep(name, round++, deadline);
+		sweep(name, round++);
 		tlb_rs_sleep_us(pause_ms * 1000);
-	} while (!told_to_stop && tlb_rs_now_ns() < deadline);
+	} while (!is_over());
 	__atomic_store_n(&mover.stop, true, __ATOMIC_RELAXED);
 	pthread_join(watcher, NULL);
 

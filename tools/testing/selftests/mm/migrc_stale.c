@@ -27,6 +27,10 @@
  * mprotect   main makes P and 65536 zero pages after it writable, W stores to P in
  *            the meantime: the entry is writable long before mprotect() flushes.
  * uffd-wp    the same by UFFDIO_WRITEPROTECT.
+ * uffd-move  main moves P and 511 pages after it to other addresses by UFFDIO_MOVE. In the
+ *            meantime R stores to P there and reads where it was: it is writable long before
+ *            UFFDIO_MOVE flushes. Without a stale entry R waits in a fault until P is back.
+ *            The store does not go through that entry: R's TLB has none of the new address.
  * zap        P is replaced by mmap(MAP_FIXED) while it is a migration entry.
  * dontneed   the same by MADV_DONTNEED.
  * mremap     P is moved elsewhere while it is a migration entry.
@@ -94,6 +98,18 @@
 #endif
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ	22
+#endif
+#ifndef UFFDIO_MOVE
+#define UFFD_FEATURE_MOVE	0x10000
+#define UFFDIO_MOVE		_IOWR(UFFDIO, 5, struct uffdio_move)
+
+struct uffdio_move {
+	__u64 dst;
+	__u64 src;
+	__u64 len;
+	__u64 mode;
+	__s64 move;
+};
 #endif
 #define POKEMTETAGS	34	/* PTRACE_POKEMTETAGS of arm64 */
 #define MTE		0x20	/* PROT_MTE of arm64 */
@@ -200,6 +216,37 @@ static __u64 look_word(void)
 
 static __u64 (*look)(void) = look_word;
 
+/* By W or R, while main does what makes P writable. */
+static void store_after(__u64 delay_ns, __u64 round, __u64 *addr)
+{
+	__u64 start = tlb_rs_now_ns();
+
+	while (tlb_rs_now_ns() - start < delay_ns)
+		;
+	__atomic_store_n(addr, new_value(round), __ATOMIC_RELAXED);
+	sh->in_time = LOAD(sh->finished) != round;
+	STORE(sh->flag, round);
+}
+
+/* By R: P moves by half of the area. */
+static __u64 look_and_store(void)
+{
+	__u64 round = LOAD(sh->go);
+
+	if (LOAD(sh->flag) != round) {
+		__u64 delay_ns = sh->delay_ns;
+
+		STORE(sh->ready, true);
+		/* Who sleeps gets a CPU in time where there are too few, who does not elsewhere. */
+		if (round % 2) {
+			tlb_rs_sleep_us(delay_ns / 1000);
+			delay_ns = 0;
+		}
+		store_after(delay_ns, round, page_p + area_len / 2 / sizeof(*page_p));
+	}
+	return look_word();
+}
+
 #ifdef __aarch64__
 /* The allocation tag of P, modulo 16. */
 static __u64 look_tag(void)
@@ -289,7 +336,7 @@ static void *reclaimer(void *arg)
 /* W: its first access to P since P was made read-only is the store. */
 static void *storer(void *arg)
 {
-	__u64 round = 0, start;
+	__u64 round = 0;
 
 	(void)arg;
 	tlb_rs_pin_cpu(3);
@@ -299,12 +346,7 @@ static void *storer(void *arg)
 			continue;
 		}
 		round = LOAD(sh->go);
-		start = tlb_rs_now_ns();
-		while (tlb_rs_now_ns() - start < sh->delay_ns)
-			;
-		__atomic_store_n(page_p, new_value(round), __ATOMIC_RELAXED);
-		sh->in_time = LOAD(sh->finished) != round;
-		STORE(sh->flag, round);
+		store_after(sh->delay_ns, round, page_p);
 	}
 	return NULL;
 }
@@ -605,6 +647,39 @@ static bool act_mprotect(__u64 round)
 static bool act_uffd(__u64 round)
 {
 	return act_while(round, allow_uffd);
+}
+
+static void uffd_move(char *dst, char *src)
+{
+	struct uffdio_move move = {
+		.dst = (unsigned long)dst, .src = (unsigned long)src, .len = area_len / 2,
+	};
+
+	if (ioctl(uffd, UFFDIO_MOVE, &move))
+		ksft_exit_fail_msg("UFFDIO_MOVE: %s\n", strerror(errno));
+}
+
+/* If R read P after this it would wait, and not store. */
+static void allow_move(void)
+{
+	WAIT_FOR(LOAD(sh->ready));
+	uffd_move(area + area_len / 2, area);
+}
+
+/* If R stores too early, it waits in a fault, and for the flush. One that reads is not over. */
+static bool act_move(__u64 round)
+{
+	long long faults = migrc_faults(sh->tid);
+	__u64 shortest = duration_ns;
+	bool in_time;
+
+	sh->ready = false;
+	in_time = act_while(round, allow_move) && migrc_faults(sh->tid) == faults;
+	/* What takes longer has waited for R, or for a CPU of the host. */
+	if (duration_ns > shortest)
+		duration_ns = shortest;
+	uffd_move(area, area + area_len / 2);
+	return in_time;
 }
 
 /* Until P is a migration entry. */
@@ -945,15 +1020,28 @@ static bool setup_swapin(void)
 
 static bool setup_uffd(void)
 {
-	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP };
+	struct uffdio_api api = {
+		.api = UFFD_API,
+		.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_MOVE,
+	};
 	struct uffdio_register reg = {
 		.range = { .start = (unsigned long)area, .len = area_len },
-		.mode = UFFDIO_REGISTER_MODE_WP,
+		.mode = UFFDIO_REGISTER_MODE_WP | UFFDIO_REGISTER_MODE_MISSING,
 	};
 
 	uffd = syscall(SYS_userfaultfd, O_CLOEXEC);
 	return uffd >= 0 && !ioctl(uffd, UFFDIO_API, &api) &&
 	       !ioctl(uffd, UFFDIO_REGISTER, &reg);
+}
+
+/* A page table full of pages, which are moved in one go, and one of none. */
+static bool setup_move(void)
+{
+	size_t half = area_len / 2;
+
+	memset(area + psize, SEED, half - psize);
+	look = look_and_store;
+	return !madvise(area + half, half, MADV_DONTNEED) && setup_uffd();
 }
 
 static bool map_file(int flags)
@@ -1101,7 +1189,7 @@ static int run_litmus(const struct test *t, const struct migrc_options *o)
 	WAIT_FOR(LOAD(sh->tid));
 	if (t->inflight)
 		start_thread(mover);
-	if (t->vmas || t->zero)
+	if (t->zero && look == look_word)
 		start_thread(storer);
 	if (t->reclaim)
 		start_thread(reclaimer);
@@ -1460,6 +1548,9 @@ static const struct test tests[] = {
 	  .prepare = prepare_protect, .act = act_mprotect, .optional = RARELY_MET },
 	{ .name = "uffd-wp", .run = run_litmus, .rounds = 30, .zero = NR_ZERO,
 	  .setup = setup_uffd, .prepare = prepare_uffd, .act = act_uffd, .optional = true },
+	{ .name = "uffd-move", .run = run_litmus, .rounds = 30, .zero = 2 * THP_PAGES - 1,
+	  .setup = setup_move, .prepare = prepare_uffd, .act = act_move,
+	  .optional = RARELY_MET },
 	{ .name = "zap", .run = run_litmus, .rounds = 50, .inflight = true,
 	  .pages = NR_INFLIGHT, .prepare = prepare_fork_exit, .act = act_zap,
 	  .optional = RARELY_MET },

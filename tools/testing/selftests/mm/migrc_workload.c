@@ -620,6 +620,10 @@ static void add_stats(const struct stats *before)
 	}
 }
 
+static struct {
+	long long moved, deferred;	/* while migrc was on */
+} total;
+
 static size_t half(const struct workload *w, int pair, int on)
 {
 	static struct stats stats;
@@ -646,6 +650,10 @@ static size_t half(const struct workload *w, int pair, int on)
 	tlb_rs_end(&c);
 	moved = tlb_rs_vmstat_read("pgmigrate_success") - moved;
 	migrc_diff(&before, &d);
+	if (on) {
+		total.moved += moved;
+		total.deferred += d.val[MIGRC_DEFERRED];
+	}
 
 	extra_len = 0;
 	add(",\"by\":\"%s\"", movers[by]);
@@ -719,6 +727,7 @@ static bool run(const struct workload *w)
 
 	load_now = w;
 	memset(shared, 0, sizeof(*shared));
+	memset(&total, 0, sizeof(total));
 	map_pages(w);
 	migrc_write(MIGRC_ENABLE, 0);
 	if (!start(w, threads, &spawner))
@@ -739,6 +748,13 @@ static bool run(const struct workload *w)
 	}
 	if (by == BY_DAMON)
 		damon_stop();
+	/* Pages that are only read, if they are not mapped as contiguous blocks. */
+	if (by != BY_BALANCE && !large && (w->file ? w->hot : !w->write && readmostly) &&
+	    total.deferred < total.moved / 2) {
+		ksft_print_msg("%s: %lld pages deferred of %lld that %s moved\n", w->name,
+			       total.deferred, total.moved, movers[by]);
+		ok = false;
+	}
 	ok &= end(w, threads, spawner);
 	ok &= unmap_pages(w);
 	return ok && !migrc_held(-1);

@@ -11,7 +11,7 @@
  *   flushes and frees
  *
  * R must read the new value. What has to prevent a stale one depends on what a
- * fault finds, so there are four acts:
+ * fault finds, so there are five acts:
  *
  * lazyfree  MADV_FREE: the PTE is empty and nothing stands in the way of a fault.
  *           The invalidation is issued before the PTL is released. The window is
@@ -27,6 +27,9 @@
  * guard     a page as in "file", but W makes it a guard page, which waits for
  *           nobody, and flushes: R must not read at all. Without the rule
  *           (skip_hook "open") R goes on reading.
+ * poison    the same by UFFDIO_POISON for a page of a memfd. W registers in the window
+ *           only: before, reclaim would see it. MADV_PAGEOUT would make it wait, so it
+ *           is a cgroup that is reclaimed.
  *
  * lazyfree is about arm64: x86_64 tells the CPUs only with the flush, whether this
  * is batched or not, and a stock kernel has the same window.
@@ -38,8 +41,11 @@
 #include <getopt.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 #include <linux/magic.h>
+#include <linux/userfaultfd.h>
 
 #include "tlb_rs.h"
 
@@ -47,6 +53,18 @@
 #define MADV_GUARD_INSTALL	102
 #define MADV_GUARD_REMOVE	103
 #endif
+#ifndef UFFDIO_POISON
+#define UFFD_FEATURE_POISON	0x4000
+#define UFFDIO_POISON		_IOWR(UFFDIO, 8, struct uffdio_poison)
+
+struct uffdio_poison {
+	struct uffdio_range range;
+	__u64 mode;
+	__s64 updated;
+};
+#endif
+#define CGROUP_ROOT	"/sys/fs/cgroup/"
+#define CGROUP		CGROUP_ROOT "tlb_batch_refault/"
 
 /* What R and W exchange is in pages of their own. */
 static struct shared {
@@ -68,7 +86,7 @@ struct act {
 	void (*map)(const char *dir);
 	void (*prepare)(__u64 round);
 	int advice;		/* before MADV_PAGEOUT, or 0 */
-	bool guard;		/* W makes P a guard page */
+	bool (*install)(void);	/* W does this, not a store; false if too late */
 };
 
 static const struct act *act;
@@ -76,7 +94,7 @@ static const struct act *act;
 static const __u64 *page_p;
 static char *base;
 static size_t psize, len;
-static int mem;
+static int mem, memfd, uffd;
 
 static __u64 old_value(__u64 round)
 {
@@ -121,7 +139,7 @@ static void *reader(void *arg)
 			read_p(&v);
 			__atomic_fetch_add(&sh->reads, 1, __ATOMIC_RELAXED);
 		}
-		sh->stale += read_p(&v) ? v != new_value(round) : !act->guard;
+		sh->stale += read_p(&v) ? v != new_value(round) : !act->install;
 		__atomic_store_n(&sh->ack, round, __ATOMIC_RELEASE);
 	}
 }
@@ -175,6 +193,31 @@ static void map_file(const char *dir)
 	close(fd);
 }
 
+static void remove_cgroup(void)
+{
+	rmdir(CGROUP);
+}
+
+/* A hole that is only read is clean. */
+static void map_memfd(const char *dir)
+{
+	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_POISON };
+
+	(void)dir;
+	tlb_rs_write_file(CGROUP_ROOT "cgroup.subtree_control", "+memory");
+	mkdir(CGROUP, 0755);
+	tlb_rs_at_exit(remove_cgroup);
+	if (access(CGROUP "memory.reclaim", W_OK))
+		ksft_exit_skip("no cgroup that can be reclaimed\n");
+	uffd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	if (uffd < 0 || ioctl(uffd, UFFDIO_API, &api))
+		ksft_exit_skip("no UFFDIO_POISON\n");
+	memfd = memfd_create("tlb_batch_refault", MFD_CLOEXEC);
+	if (memfd < 0 || ftruncate(memfd, len))
+		ksft_exit_fail_msg("memfd: %s\n", strerror(errno));
+	base = tlb_rs_mmap(len, psize);
+}
+
 static void read_all(void)
 {
 	size_t i;
@@ -212,6 +255,19 @@ static void prepare_guard(__u64 round)
 	prepare_file(round);
 }
 
+/* Mapped anew, so not registered. P is charged to the cgroup in which it is touched first. */
+static void prepare_poison(__u64 round)
+{
+	(void)round;
+	if (mmap(base, len, PROT_READ, MAP_SHARED | MAP_FIXED, memfd, 0) != base)
+		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
+	if (tlb_rs_write_file(CGROUP "cgroup.procs", "0"))
+		ksft_exit_fail_msg("cannot enter %s\n", CGROUP);
+	read_all();
+	tlb_rs_write_file(CGROUP_ROOT "cgroup.procs", "0");
+	tlb_rs_drain_pages();
+}
+
 /* Written to swap and read again, so clean. */
 static void prepare_swap(__u64 round)
 {
@@ -228,11 +284,38 @@ static void prepare_swap(__u64 round)
 	}
 }
 
+static bool install_guard(void)
+{
+	if (madvise(base + len - psize, psize, MADV_GUARD_INSTALL))
+		ksft_exit_fail_msg("MADV_GUARD_INSTALL: %s\n", strerror(errno));
+	return true;
+}
+
+static bool install_poison(void)
+{
+	struct uffdio_poison poison = { .range = { .start = (unsigned long)base, .len = len } };
+	struct uffdio_register reg = {
+		.range = poison.range,
+		.mode = UFFDIO_REGISTER_MODE_MISSING,
+	};
+
+	if (ioctl(uffd, UFFDIO_REGISTER, &reg))
+		ksft_exit_fail_msg("UFFDIO_REGISTER: %s\n", strerror(errno));
+	if (!ioctl(uffd, UFFDIO_POISON, &poison))
+		return true;
+	if (errno != EEXIST)
+		ksft_exit_fail_msg("UFFDIO_POISON: %s\n", strerror(errno));
+	/* R has P back, but must not read it. */
+	install_guard();
+	return false;
+}
+
 static const struct act acts[] = {
-	{ "lazyfree", 1, map_anon, prepare_lazyfree, MADV_FREE, false },
-	{ "file", 16, map_file, prepare_file, 0, false },
-	{ "swap", 16, map_anon, prepare_swap, 0, false },
-	{ "guard", 16, map_file, prepare_guard, 0, true },
+	{ "lazyfree", 1, map_anon, prepare_lazyfree, MADV_FREE, NULL },
+	{ "file", 16, map_file, prepare_file, 0, NULL },
+	{ "swap", 16, map_anon, prepare_swap, 0, NULL },
+	{ "guard", 16, map_file, prepare_guard, 0, install_guard },
+	{ "poison", 1, map_memfd, prepare_poison, 0, install_poison },
 };
 
 static bool reclaim_done;
@@ -248,6 +331,16 @@ static void wait_for_reads(void)
 		;
 }
 
+/* As much as P, which is all that the cgroup has, and must not look as if somebody used it. */
+static void reclaim_cgroup(void)
+{
+	char buf[32];
+
+	snprintf(buf, sizeof(buf), "%zu", psize);
+	tlb_rs_write_file("/proc/self/clear_refs", "1");
+	tlb_rs_write_file(CGROUP "memory.reclaim", buf);
+}
+
 static void *reclaimer(void *arg)
 {
 	(void)arg;
@@ -259,7 +352,10 @@ static void *reclaimer(void *arg)
 	 */
 	advise(act->advice ? act->advice : MADV_COLD);
 	wait_for_reads();
-	advise(MADV_PAGEOUT);
+	if (act->map == map_memfd)
+		reclaim_cgroup();
+	else
+		advise(MADV_PAGEOUT);
 	__atomic_store_n(&reclaim_done, true, __ATOMIC_RELEASE);
 	return NULL;
 }
@@ -287,10 +383,10 @@ static bool one_round(__u64 round, long delay_us)
 	while (tlb_rs_pfn(page_p) == pfn && !__atomic_load_n(&reclaim_done, __ATOMIC_ACQUIRE))
 		;
 	in_time = !__atomic_load_n(&reclaim_done, __ATOMIC_ACQUIRE);
-	if (!act->guard)
+	if (!act->install)
 		store(page_p, new_value(round));
-	else if (madvise(base + len - psize, psize, MADV_GUARD_INSTALL))
-		ksft_exit_fail_msg("MADV_GUARD_INSTALL: %s\n", strerror(errno));
+	else	/* waits for nobody */
+		in_time = act->install() && !__atomic_load_n(&reclaim_done, __ATOMIC_ACQUIRE);
 	early += !__atomic_load_n(&reclaim_done, __ATOMIC_ACQUIRE);
 	__atomic_store_n(&sh->flag, round, __ATOMIC_RELEASE);
 
@@ -304,7 +400,7 @@ static bool one_round(__u64 round, long delay_us)
 static void help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
-	       "  [--act lazyfree|file|swap|guard] [--dir DIR] [--rounds N] [--delay US]\n"
+	       "  [--act lazyfree|file|swap|guard|poison] [--dir DIR] [--rounds N] [--delay US]\n"
 	       "  [--skip HOOK] [--expect-none | --expect-stale MIN]\n"
 	       "DIR: a directory on a disk, for --act file and guard\n",
 	       prog);
@@ -323,6 +419,7 @@ int main(int argc, char **argv)
 		{ "help", no_argument, NULL, 'h' },
 		{ }
 	};
+	struct sigaction action = { .sa_handler = on_fault, .sa_flags = SA_NODEFER };
 	long rounds = 50, delay_us = 50000, want_stale = 0, late = 0;
 	const char *skip = "none", *dir = NULL;
 	int opt, on = 0;
@@ -386,6 +483,8 @@ int main(int argc, char **argv)
 		ksft_exit_skip("needs --dir, on a disk\n");
 	if (act->prepare == prepare_swap && !tlb_rs_has_disk_swap())
 		ksft_exit_skip("needs swap on a disk\n");
+	if (act->map == map_memfd && !tlb_rs_has_swap())
+		ksft_exit_skip("needs swap: shmem is not looked at without\n");
 	if (tlb_rs_hook_removed(skip) && !tlb_rs_skip_hooks(skip))
 		ksft_exit_skip("hook '%s' cannot be removed on this kernel\n", skip);
 	tlb_rs_quiet();
@@ -393,8 +492,8 @@ int main(int argc, char **argv)
 	act->map(dir);
 	/* Not where a write to /proc/self/mem has its data in its own buffer. */
 	page_p = (__u64 *)(base + len - psize + psize / 2);
-	sigaction(SIGSEGV, &(struct sigaction){ .sa_handler = on_fault, .sa_flags = SA_NODEFER },
-		  NULL);
+	sigaction(SIGSEGV, &action, NULL);
+	sigaction(SIGBUS, &action, NULL);
 	mem = tlb_rs_open("/proc/self/mem", O_RDWR);
 	tlb_rs_pin_cpu(2);
 	sh = (struct shared *)tlb_rs_mmap(sizeof(*sh), psize);
