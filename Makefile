@@ -35,9 +35,10 @@ help:
 #: tlb-rs: less TLB maintenance in Linux, in Rust
 #:
 #:   make run                 build stock and tlb-rs, boot both, print the comparison
-#:   make test                every test; ends with "N passed, N failed"; V=1 shows what passed, too;
-#:                            SUITE='style tools': only these. Not among them, for their time:
-#:                            SUITE=debug: all boots under generic KASAN and lockdep
+#:   make test                all suites but those below; ends with "N passed, N failed"; V=1 shows what passed, too;
+#:                            SUITE='style tools': only these. By name only, for the time that they take:
+#:                            SUITE=sabotage_all: every rule removed, of which make test has some: see make sabotage
+#:                            SUITE=debug: KUnit, the guest programs and sabotage_all under generic KASAN and lockdep
 #:                            SUITE=pages: arm64 kernels with pages of 16 and 64 KiB
 #:                            SUITE=fs: migrc on xfs, btrfs, erofs and squashfs
 #:                            SUITE=stock: tlbstat on kernels without tlb-rs
@@ -59,7 +60,8 @@ help:
 #:                            MIGRC=1: instead, the checked image with migrc on, under the oracle, and off;
 #:                            MOVE=1: while their memory is moved; HVO=1: those of HugeTLB pages on
 #:                            arm64, struct pages given back, and stock
-#:   make soak MINUTES=15     stress-ng and our stress programs together, under every checker; ARCH=
+#:   make soak MINUTES=15     stress-ng and our stress programs together, under KASAN, lockdep and the oracle of stale
+#:                            translations; ARCH=
 #:   make coverage            which lines of the pure logic the tests on the host run
 #:   make meter programs      the QEMU plugin, the guest programs
 #:   make doctor              what is here, what is missing and the command for it; make setup: install it
@@ -94,7 +96,7 @@ kernel:
 # Boots what was built; builds only what is not there.
 build/%/Image build/%/bzImage:
 	@$(KERNEL) build --arch $(firstword $(subst -, ,$(notdir $*))) \
-		--variant $(lastword $(subst -, ,$*)) --kver $(kver_asked)
+		--variant $(patsubst arm64-%,%,$(patsubst x86_64-%,%,$(notdir $*))) --kver $(kver_asked)
 
 plugin = $(if $(filter-out 0,$(METER) $(ORACLE)),meter)
 

@@ -160,6 +160,26 @@ class Targets(unittest.TestCase):
             gates = result.json()["gates"]
             self.assertEqual(all(g["ok"] for g in gates), ok, ours)
 
+    def test_work_that_is_missing_is_a_missed_target(self):
+        def missed(gone):
+            """Of the worst cases, with those regions of the programs not there."""
+            def some(*args, **options):
+                records, *rest = boots(*args, **options)
+                return [r for r in records if (r["region"], r["tlb_batch"]) not in gone], *rest
+
+            result = suites.Result(suites.Context(["arm64"], "bench", "7.3", Path()))
+            with mock.patch.object(suites, "boot", some):
+                suites.worst(result)
+            return [g["text"] for g in result.gates if not g["ok"] and g["hard"] and "was measured" in g["text"]]
+
+        self.assertEqual(missed(()), [])
+        text = suites.WORST["worst_huge"]
+        for gone in ({("worst_huge", 1)}, {("worst_huge", 0)}, {("worst_huge", m) for m in (-1, 0, 1)}):
+            self.assertEqual(missed(gone), [f"arm64, {n} vCPU{'s' * (n > 1)}: {text}: was measured" for n in (4, 1)])
+        result = suites.Result(None)
+        suites.counts_gates(result, "x86_64", "max", {})
+        self.assertEqual([g["ok"] for g in result.gates], [False] * len(suites.WORK_NAMES))
+
     def test_workload_gates(self):
         def judged(records):
             result = suites.Result(None)

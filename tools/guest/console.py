@@ -68,6 +68,11 @@ def lines(text):
         yield True, line[match.end():]
 
 
+def joined(text):
+    """Without the kernel's messages: the halves of a line that one of them tore are one line again."""
+    return re.sub(STAMP.pattern + r".*\n?", "", text.replace("\r", ""))
+
+
 def splats(text):
     """The reports in a console, each with all its lines."""
     found, current, previous = [], [], ""

@@ -8,6 +8,7 @@ tools/testing/selftests/mm and tools/tlbstat into build/guest/<ARCH>/bin. A job 
 import contextlib
 import fcntl
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -20,11 +21,11 @@ ROOT = HERE.parent.parent
 SELFTESTS = ROOT / "tools/testing/selftests/mm"
 TLBSTAT = ROOT / "tools/tlbstat/tlbstat.c"
 ARCHES = {
-    # arch: (Debian's name, compiler, package of the compiler and static libc)
+    # arch: (Debian's name, cross compiler, package of the compiler and static libc)
     "arm64": ("arm64", "aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"),
-    "x86_64": ("amd64", "gcc", "gcc libc6-dev"),
+    "x86_64": ("amd64", "x86_64-linux-gnu-gcc", "gcc-x86-64-linux-gnu libc6-dev-amd64-cross"),
 }
-CROSS = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "x86_64"}
+MACHINES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "x86_64"}
 CFLAGS = ["-static", "-s", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
 
 
@@ -52,6 +53,16 @@ def run(command, **kwargs):
     if done.returncode:
         raise GuestError(f"{' '.join(map(str, command))}: exit {done.returncode}\n{done.stdout}")
     return done.stdout
+
+
+def native(arch):
+    """Whether this machine is of the architecture."""
+    return MACHINES.get(platform.machine()) == arch
+
+
+def compiler(arch):
+    """(C compiler, its packages): see CROSS of toolchain.py."""
+    return ("gcc", "gcc libc6-dev") if native(arch) else ARCHES[arch][1:]
 
 
 def guest_dir(arch):
@@ -192,7 +203,7 @@ def busybox(arch):
     given = os.environ.get(f"BUSYBOX_{arch}")
     if given:
         return Path(given)
-    if CROSS.get(os.uname().machine) != arch:
+    if not native(arch):
         return foreign_busybox(arch)
     found = shutil.which("busybox", path="/bin:/usr/bin")
     # The plain package is dynamically linked and would not run in the guest.
@@ -217,7 +228,7 @@ def kernel_tree():
 
 def build_programs(arch, ksrc=None):
     """Cross-compile the guest programs that changed; ksrc: a kernel tree."""
-    compiler, package = ARCHES[arch][1:]
+    gcc, package = compiler(arch)
     sources = sorted(path for name in ("tlb_batch", "migrc", "hvo", "tlb_rs") for path in SELFTESTS.glob(f"{name}_*.c"))
     sources.append(TLBSTAT)
     out = guest_dir(arch) / "bin"
@@ -232,8 +243,8 @@ def build_programs(arch, ksrc=None):
              < max(common, source.stat().st_mtime_ns)]
     if not stale:
         return
-    if not shutil.which(compiler):
-        raise GuestError(f"no {compiler}: {apt_command(package)}")
+    if not shutil.which(gcc):
+        raise GuestError(f"no {gcc}: {apt_command(package)}")
     ksrc = Path(ksrc or kernel_tree()).resolve()
     kselftest = ksrc / "tools/testing/selftests"
     if not (kselftest / "kselftest.h").exists():
@@ -244,7 +255,7 @@ def build_programs(arch, ksrc=None):
     print(f"compiling {len(stale)} program{'s' * (len(stale) > 1)} for {arch}", file=sys.stderr)
     for source in stale:
         part = out.parent / (source.stem + ".part")
-        if subprocess.run([compiler, *flags, "-o", part, source, "-lm"], check=False).returncode:
+        if subprocess.run([gcc, *flags, "-o", part, source, "-lm"], check=False).returncode:
             raise GuestError(f"{source.name} does not compile for {arch}")
         os.replace(part, out / source.stem)
 

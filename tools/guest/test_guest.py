@@ -3,7 +3,8 @@
 """Tests of the guest runner: python3 tools/guest/test_guest.py
 
 Console parsing is tested with recorded text. With a kernel in
-GUEST_KERNEL_arm64 or GUEST_KERNEL_x86_64 real guests boot, too.
+GUEST_KERNEL_arm64 or GUEST_KERNEL_x86_64 real guests boot, too: make test
+gives one of arm64 (SUITE=runner), which takes 45 s.
 """
 
 import contextlib
@@ -103,6 +104,10 @@ class Lines(unittest.TestCase):
         good, bad = con.records('[    1.000000] x\n{"a":[    2.000000] eth0: up\n1}\n')
         self.assertEqual(good, [])
         self.assertEqual(len(bad), 1)
+
+    def test_joined(self):
+        text = "ok 1 Split hu[    9.123456][  T77] cow (77): drop_caches: 3\r\nge pages\n[    9.2] x\nok 2 b\n"
+        self.assertEqual(con.joined(text), "ok 1 Split huge pages\n[    9.2] x\nok 2 b\n")
 
     def test_ktap(self):
         text = ("TAP version 13\n1..2\nok 1 a\nnot ok 2 b # SKIP c\n# note\nother\n"
@@ -219,6 +224,16 @@ class Machine(unittest.TestCase):
                 with self.assertRaisesRegex(guest.GuestError, f"apt-get install -y {package}$"):
                     guest.make_disk("/nonexistent", fs=fs)
 
+    def test_compiler(self):
+        """Where the machine is of the architecture, the plain one; else the one that toolchain.py asks for."""
+        cross = {"arm64": "aarch64-linux-gnu-gcc", "x86_64": "x86_64-linux-gnu-gcc"}
+        for machine, own in (("x86_64", "x86_64"), ("aarch64", "arm64"), ("riscv64", None)):
+            with unittest.mock.patch("platform.machine", return_value=machine):
+                for arch, name in cross.items():
+                    gcc, packages = initramfs.compiler(arch)
+                    self.assertEqual(gcc, "gcc" if arch == own else name)
+                    self.assertEqual("cross" in packages, arch != own)
+
     @unittest.skipUnless(shutil.which("cpio"), "no cpio")
     def test_archive(self):
         entries = [initramfs.directory("bin"), initramfs.regular("bin/x", b"12345")]
@@ -232,6 +247,8 @@ class Machine(unittest.TestCase):
 class Boot:
     """Real guests; the subclasses name the architecture."""
     arch = None
+    # Of an image that has KUnit: its cases are none of the job's.
+    append = "kunit.enable=0"
 
     @classmethod
     def setUpClass(cls):
@@ -242,7 +259,7 @@ class Boot:
         cls.addClassCleanup(cls.tmp.cleanup)
 
     def boot(self, **options):
-        return guest.boot(self.kernel, self.arch, **{"timeout": 120, **options})
+        return guest.boot(self.kernel, self.arch, **{"timeout": 120, "append": self.append, **options})
 
     def initrd(self, script):
         box = initramfs.busybox(self.arch).read_bytes()
@@ -256,8 +273,8 @@ class Boot:
     def cli(self, *words):
         err = io.StringIO()
         with contextlib.redirect_stderr(err):
-            status = guest.main(["boot", "--arch", self.arch, "--kernel", self.kernel,
-                                 "--quiet", *map(str, words)])
+            status = guest.main(["boot", "--arch", self.arch, "--kernel", self.kernel, "--append",
+                                 self.append, "--quiet", *map(str, words)])
         return status, err.getvalue()
 
     def test_job(self):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """The commands of Documentation/admin-guide/mm/tlb_maintenance.rst, as that page has them, run while known work runs.
 
-Each literal block of the page is a recipe, named by its first map or by what it runs. CHECKS says what it must print:
-counts are compared with /proc/vmstat, which is read within and around the time that a recipe looks at.
+Each literal block of the page is a recipe, named by its first map, by the switch that it writes or by what it runs.
+CHECKS says what it must print: counts are compared with /proc/vmstat, which is read within and around the time that a
+recipe looks at.
 """
 
 import dataclasses
@@ -51,8 +52,8 @@ def recipes(text):
     """{name: command}"""
     found = {}
     for command in blocks(text):
-        m = re.search(r"@(\w+)", command) or re.search(r"\b(perf \w+)", command) or re.match(r"(\w+)", command)
-        name = m.group(1).replace(" ", "_")
+        patterns = (r"@(\w+)", r"\bsysctl -w vm\.(\w+)=", r"\b(perf \w+)", r"^(\w+)")
+        name = next(m.group(1) for p in patterns if (m := re.search(p, command))).replace(" ", "_")
         if name in found:
             raise ValueError(f"two recipes are called {name}")
         found[name] = command
@@ -285,6 +286,18 @@ def check_cancelled(out):
     out.agree(sum(n for key, n in out.map("cancelled").items() if not key.endswith("-1")), "cpu_pause_cancelled")
 
 
+def check_batch(out):
+    for what in (r"\bcycles:k\b", r"^ *[\d,]+ +page-faults\b", r"\bseconds time elapsed$"):
+        if len(out.says(what, what)) != 2:
+            raise Wrong(f"not two of {what}")
+    for counter, least in (("tlb_batch_pages", PAGES), ("tlb_batch_ranges", 1)):
+        found = [int(n) for n in out.says(rf"^{counter} (\d+)$", counter)]
+        if len(found) != 2:
+            raise Wrong(f"not two of {counter}")
+        # Without the switch there are none.
+        out.agree(found[1] - found[0], counter, least=least)
+
+
 def check_stat(out):
     counts = {event: [int(n.replace(",", "")) for n in out.says(rf"^ *([\d,]+) +{event}\b", event)]
               for event in ("migrate:mm_migrate_pages", "tlb_batch:tlb_batch_flush", "migrc:migrc_drain")}
@@ -326,7 +339,8 @@ CHECKS = {
     "age_us": Check(check_age),
     "stopped_us": Check(check_stopped, "pool", ARM64),
     "cancelled": Check(check_cancelled, "late", ARM64),
-    "perf_stat": Check(check_stat),
+    "tlb_batch": Check(check_batch),
+    "migrc_enable": Check(check_stat),
     "perf_record": Check(check_record),
 }
 

@@ -61,6 +61,17 @@ STAT = """\
                  4      tlb_batch:tlb_batch_flush
                  {}      migrc:migrc_drain
 """
+BATCH = """\
+vm.tlb_batch = {}
+
+   <not supported>      cycles:k
+             1,016      page-faults
+
+       3.210987654 seconds time elapsed
+
+tlb_batch_pages {}
+tlb_batch_ranges {}
+"""
 # What each prints of that work.
 GOOD = {
     "grep": '{ 7, "isolated" }\n{ 8, "writable" }',
@@ -74,7 +85,8 @@ GOOD = {
               "@drain_us: \n[1]            1 |@@@@|\n[2, 4)            1 |@@@@|\n",
     "stopped_us": "@stopped_us[1]: \n[8K, 16K)            5 |@@@@|\n",
     "cancelled": "@cancelled[1, 3]: 5\n@cancelled[1, 2]: 1\n@cancelled[1, -1]: 9",
-    "perf_stat": STAT.format(0) + STAT.format(2),
+    "tlb_batch": BATCH.format(0, 7, 7) + BATCH.format(1, 2055, 15),
+    "migrc_enable": STAT.format(0) + STAT.format(2),
     "perf_record": "# Total Lost Samples: 0\n    70.66%  tlb_batch_move_  writable\n            migrate_pages\n"
                    "  tlb_batch_move_   3.1:    migrc:migrc_deny: pages=1 reason=writable\n"
                    "  tlb_batch_move_   3.2:    tlb_batch:tlb_batch_flush: mm=0x1 start=0 pages=2048 reason=flush",
@@ -92,8 +104,10 @@ BAD = {
                "@age_us: \n[1]    1 |@|\n[2]    1 |@|\n\n@drain_us: \n[1]    1 |@|\n"],
     "stopped_us": ["@stopped_us[1]: \n[8K, 16K)            4 |@@@@|\n"],
     "cancelled": ["@cancelled[1, 3]: 5\n@cancelled[1, -1]: 1"],
-    "perf_stat": [STAT.format(0), STAT.format(2) + STAT.format(2), GOOD["perf_stat"].replace(" 4 ", " 5 "),
-                  GOOD["perf_stat"].replace("1,016", "<not supported>")],
+    "tlb_batch": [BATCH.format(1, 2055, 15), *(GOOD["tlb_batch"].replace(*change) for change in (
+        ("2055", "2054"), ("ranges 15", "ranges 7"), ("1,016", "<not supported>"), ("cycles:k", "cycles")))],
+    "migrc_enable": [STAT.format(0), STAT.format(2) + STAT.format(2), GOOD["migrc_enable"].replace(" 4 ", " 5 "),
+                     GOOD["migrc_enable"].replace("1,016", "<not supported>")],
     "perf_record": [GOOD["perf_record"].replace(*change) for change in (
         ("pages=2048", "pages=2047"), ("writable\n", "8\n"), ("migrate_pages", "[unknown]"))],
 }

@@ -130,8 +130,15 @@ def run(arch, kernel, pairs, meter, cpu="max", log=None):
     return figures
 
 
+def found(figures, work, switch):
+    """The one of a work with a setting of the switch; of what was not measured, one without counts and times."""
+    return figures.get(work, {}).get(switch) or Figure({}, [], 1, 1)
+
+
 def ratio(off, on):
-    """Median and quartiles of the time of `on` over that of its neighbour `off`."""
+    """Median and quartiles of the time of `on` over that of its neighbour `off`; None without two pairs."""
     pairs = sorted(b / a for a, b in zip(off.ns, on.ns))
+    if len(pairs) < 2:
+        return None
     low, middle, high = statistics.quantiles(pairs, n=4, method="inclusive")
     return low, middle, high

@@ -7,12 +7,12 @@ usage: selftests.py [--migrc] [--move] [--hvo] [TEST...]  or the variables TESTS
 With --migrc it is the checked image twice: as it boots, and with vm.migrc_enable=1 under the stale-translation
 oracle, which only that image tells of its frames. With --move the memory of the test is moved to and fro all the
 time, on both sides, and with --migrc under the oracle on both: few of the tests move memory themselves. Some, like
-rmap, then fail now and then, because they expect a page to stay where it is. With --hvo (arm64) it is the tests of HugeTLB pages on
-stock and on the checked image, whose pools give their struct pages back.
+rmap, then fail now and then, because they expect a page to stay where it is. With --hvo (arm64) it is the tests of
+HugeTLB pages on stock and on the checked image, whose pools give their struct pages back.
 
 Every command of a test has a boot of its own, so that one which hangs takes no other with it. Exit status 1
-if the second is worse in a case, and not by chance: see compare(). The cases are in
-build/selftests/ARCH[-migrc][-move][-hvo]/results.json, the consoles beside it.
+if the second is worse in a case, and not by chance, see compare(); or if --move moved nothing, see unmoved(). The
+cases are in build/selftests/ARCH[-migrc][-move][-hvo]/results.json, the consoles beside it.
 """
 
 import argparse
@@ -83,7 +83,10 @@ RANK = {"pass": 0, "xfail": 0, "skip": 1, "missing": 1, "fail": 2, "timeout": 2}
 CASE = re.compile(r"^\s*(not )?ok \d+\b *(?:- )?(.*?)\s*$", re.M)
 DIRECTIVE = re.compile(r"\s*# *(SKIP|XFAIL|XPASS|error)\b\s*", re.I)
 MEASURED = re.compile(r"\(\d+(\.\d+)?%\)")
-VMSTAT = re.compile(r"^(migrc_\w+) (\d+)$", re.M)
+VMSTAT = re.compile(r"^((?:migrc|pgmigrate)_\w+) (\d+)$", re.M)
+MOVER = re.compile(r'^\{"test":"migrc_mover",.*\}$', re.M)
+# Of the mover, which pauses for 20 ms after each: a test that is over before may have come between two.
+SWEEPS = 10
 
 
 @dataclasses.dataclass
@@ -95,14 +98,14 @@ class Side:
     oracle: bool = False    # under it
     append: str = ""
     figures: Counter = dataclasses.field(default_factory=Counter)   # of the last boot
+    moves: dict = dataclasses.field(default_factory=dict)   # {command: what mover_record() says of its boots}
 
 
 # ---- what a console says
 
 def program_output(text):
-    """The console without the kernel's messages: the halves of a line that one of them tore are joined again."""
-    text = re.sub(console.STAMP.pattern + r".*\n?", "", text.replace("\r", ""))
-    return "".join(re.split(r"^tlb-rs: job (?:start|exit \d+)$", text, flags=re.M)[1:2])
+    """What the job printed."""
+    return "".join(re.split(r"^tlb-rs: job (?:start|exit \d+)$", console.joined(text), flags=re.M)[1:2])
 
 
 def tap(text):
@@ -135,6 +138,14 @@ def oracle_cases(result):
     return found
 
 
+def mover_record(text):
+    """What migrc_mover did in a boot, and the pages that moved; None if it does not say."""
+    output = program_output(text)
+    if not (found := MOVER.search(output)):
+        return None
+    return json.loads(found[0]) | {"pages": int(dict(VMSTAT.findall(output)).get("pgmigrate_success", 0))}
+
+
 def cases(result, limit, migrc=False, oracle=False):
     """{case: status} of a boot."""
     output = program_output(result.console)
@@ -153,12 +164,17 @@ def cases(result, limit, migrc=False, oracle=False):
 
 # ---- the comparison
 
-def bad_runs(stock, ours, name):
-    """In how many runs of each it was bad, which is anything worse than the best on stock."""
+def ranks(stock, ours, name):
+    """How bad it was in the runs of each."""
     was = [RANK[run.get(name, "missing")] for run in stock]
     # How far a test comes before its time is over says nothing if that happens on both kernels.
     late = any(run[STATUS] == "timeout" for run in stock)
-    now = [RANK[run.get(name, "pass" if late and run[STATUS] == "timeout" else "missing")] for run in ours]
+    return was, [RANK[run.get(name, "pass" if late and run[STATUS] == "timeout" else "missing")] for run in ours]
+
+
+def bad_runs(stock, ours, name):
+    """In how many runs of each it was bad, which is anything worse than the best on stock."""
+    was, now = ranks(stock, ours, name)
     return tuple(sum(rank > min(was) for rank in runs) for runs in (was, now))
 
 
@@ -183,12 +199,19 @@ def chance(was, now, runs):
 
 
 def counted(stock, ours):
-    """The regressions that count: less than 1 in 20 for any of them by chance, or a report that stock does not have."""
+    """The regressions that count: less than 1 in 20 for any of them by chance, or a report that stock does not have.
+
+    And, after all repetitions, what was worse in each run here than in any on stock: so few runs are never improbable
+    enough for each of hundreds of cases, which is what a crash makes bad.
+    """
     found, bad = [], bad_cases(stock, ours)
+    both = {name: ranks(stock, ours, name) for name in bad}
+    always = {name for name, (was, now) in both.items() if len(ours) > REPEATS and min(now) > max(was)}
     for name in regressions(stock, ours):
         report = name.startswith(REPORTS) and not any(name in run for run in stock)
         # Bonferroni's correction: of many racy cases some are worse.
-        if report or len(ours) == 1 or chance(*bad[name], len(ours)) < 0.05 / len(bad):
+        if report or len(ours) == 1 or name in always or \
+                chance(*bad[name], len(ours)) < 0.05 / (len(bad) - len(always)):
             found.append(name)
     return found
 
@@ -256,12 +279,12 @@ def build(arch, kver, tests):
     out = OUT / tree.name / arch
     env = environment()
     headers = out / "headers"
-    compiler = initramfs.ARCHES[arch][1]
-    if not shutil.which(compiler):
-        raise common.Fail(f"no {compiler}: {initramfs.apt_command(initramfs.ARCHES[arch][2])}")
+    gcc, package = initramfs.compiler(arch)
+    if not shutil.which(gcc):
+        raise common.Fail(f"no {gcc}: {initramfs.apt_command(package)}")
     (out / "bin").mkdir(parents=True, exist_ok=True)
     copy_tree(tree, out.parent / "src")
-    make = ["make", "-C", str(out.parent / "src" / MM), f"ARCH={arch}", f"CC={compiler}", f"OUTPUT={out / 'bin'}"]
+    make = ["make", "-C", str(out.parent / "src" / MM), f"ARCH={arch}", f"CC={gcc}", f"OUTPUT={out / 'bin'}"]
     # Before anything is fetched for them.
     known = common.output([*make, "-s", "--eval=tlb_rs_list: ; @echo $(notdir $(TEST_GEN_FILES))", "tlb_rs_list"],
                           env=env).split()
@@ -294,13 +317,14 @@ def boot(options, side, name, command, program, log):
     setup = [line for line in (side.setup, RESERVE.get(program.name)) if line]
     job = "".join(f"{{ {line}; }} || exit 125\n" for line in setup)
     if options.move:
-        # The name of a task has 15 bytes.
+        # The name of a task has 15 bytes. Once it says how many cases it has, SIGTERM makes it print its record.
         job += ("command -v migrc_mover || exit 125\n"
-                f"migrc_mover --name {program.name[:15]} --seconds {limit} --pause-ms 20 > /tmp/mover &\n")
+                f"migrc_mover --name {program.name[:15]} --seconds {limit} --pause-ms 20 > /tmp/mover & mover=$!\n"
+                "for i in $(seq 100); do grep -q '^1\\.\\.' /tmp/mover && break; sleep 0.1; done\n")
     job += f"cd /mnt\ntimeout -s KILL {limit} /selftests/{command}\nstatus=$?\n"
-    job += "kill $!\n" if options.move else ""
+    job += "kill $mover 2> /dev/null\nwait $mover\ngrep '^{' /tmp/mover\n" if options.move else ""
     job += "echo 0 > /proc/sys/vm/migrc_enable\n" if side.migrc else ""
-    job += "grep -E '^(tlb_batch|migrc)_' /proc/vmstat\nexit $status"
+    job += "grep -E '^(tlb_batch|migrc|pgmigrate)_' /proc/vmstat\nexit $status"
     result = guest.boot(side.kernel, options.arch, job=job, files={f"selftests/{program.name}": program}, log=log,
                         append=f"{side.append} {measure.APPEND[options.arch]}".strip(), timeout=limit + 120,
                         oracle=side.oracle, **GUEST)
@@ -314,6 +338,9 @@ def boot(options, side, name, command, program, log):
         print(f"    {name}: " + "; ".join(said[:3]), flush=True)
     side.figures = Counter({key: int(value) for key, value in VMSTAT.findall(program_output(result.console))})
     side.figures.update({f"oracle_{key}": value for key, value in (result.oracle_summary or {}).items()})
+    # A guest that did not come to its end has failed for that.
+    if options.move and result.job_exit is not None:
+        side.moves.setdefault(command, []).append(mover_record(result.console))
     return cases(result, limit, side.migrc, side.oracle)
 
 
@@ -340,6 +367,21 @@ def compare(options, sides, command, program):
             return runs
         print(f"    worse: {', '.join(worse[:3])}: repetition {number + 1} of at most {REPEATS}", flush=True)
     return runs
+
+
+def unmoved(sides):
+    """Where --move showed nothing, because nothing was moved: lines."""
+    lines = []
+    for name, side in sides.items():
+        for command, records in side.moves.items():
+            if None in records:
+                lines.append(f"{command}: no record of migrc_mover on {name}, see its console")
+            elif not any(r["calls"] for r in records) and any(r["sweeps"] >= SWEEPS for r in records):
+                lines.append(f"{command}: migrc_mover met no process of it on {name}")
+        for key, what in (("calls", "no process was met"), ("pages", "no page was moved")):
+            if side.moves and not any(record and record[key] for records in side.moves.values() for record in records):
+                lines.append(f"all commands: {what} on {name}")
+    return lines
 
 
 def figures(sides):
@@ -445,7 +487,9 @@ def main():
         print(f"not finished in {options.limit} s: {', '.join(late)}")
     if options.migrc:
         print(", ".join(f"{key} {total[key]}" for key in (*FIGURES, "oracle_errors", "oracle_lost_declares")))
-    return 1 if failed else 0
+    still = unmoved(sides) if options.move else []
+    print("".join(f"not moved: {line}\n" for line in still), end="")
+    return 1 if failed or still else 0
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 import contextlib
 import io
 import shutil
+import subprocess
 import sys
 import tempfile
 import types
@@ -46,8 +47,9 @@ class Asking(unittest.TestCase):
         kver = selftests.source.KVERS[0]
         if not selftests.source.cached(kver):
             self.skipTest(f"no source of {kver} here: make source")
-        if not shutil.which("aarch64-linux-gnu-gcc"):
-            self.skipTest("no aarch64-linux-gnu-gcc here")
+        gcc = selftests.initramfs.compiler("arm64")[0]
+        if not shutil.which(gcc):
+            self.skipTest(f"no {gcc} here")
         with tempfile.TemporaryDirectory() as name, mock.patch.object(selftests, "OUT", Path(name)), \
                 mock.patch.object(selftests, "libraries", side_effect=AssertionError), \
                 mock.patch.object(selftests.common, "logged", side_effect=AssertionError), \
@@ -199,13 +201,6 @@ class Comparing(unittest.TestCase):
         self.assertEqual(counted([bad, GOOD, GOOD, bad], [bad, bad, bad, GOOD]), [])
         self.assertEqual(counted([bad] * 4, [bad] * 4), [])
 
-    def test_many_racy_cases(self):
-        racy = GOOD | {"c": "fail"}
-        self.assertEqual(counted([GOOD] * 10, [racy] * 4 + [GOOD] * 6), ["c"])
-        racy |= {"a": "fail"}
-        self.assertEqual(counted([GOOD] * 10, [racy] * 4 + [GOOD] * 6), [])
-        self.assertEqual(counted([GOOD] * 10, [racy] * 6 + [GOOD] * 4), ["a", "c"])
-
     def test_lines(self):
         runs = {"stock": [GOOD] * 4, "tlb-rs": [GOOD | {"a": "fail", "b": "pass", "c": now} for now in
                                                 ("fail", "pass", "pass", "pass")]}
@@ -219,6 +214,84 @@ class Comparing(unittest.TestCase):
         self.assertEqual(totals(run("ok 1 a\n", 139)).split(), ["1", "0", "0", "0", "status"])
         self.assertEqual(totals(run("", None, timed_out=True)).split(), ["0", "1", "0", "0", "timeout"])
         self.assertEqual(totals(GOOD | {SPLAT + "x": "fail"}).split(), ["2", "0", "1", "0", "report"])
+
+
+class ManyCases(unittest.TestCase):
+    """Of which some are bad by chance."""
+
+    def test_many_racy_cases(self):
+        racy = GOOD | {"c": "fail"}
+        self.assertEqual(counted([GOOD] * 10, [racy] * 4 + [GOOD] * 6), ["c"])
+        racy |= {"a": "fail"}
+        self.assertEqual(counted([GOOD] * 10, [racy] * 4 + [GOOD] * 6), [])
+        self.assertEqual(counted([GOOD] * 10, [racy] * 6 + [GOOD] * 4), ["a", "c"])
+
+    def test_many_cases_that_always_fail(self):
+        """A crash: 1 in 924 is the smallest probability of 6 runs each."""
+        names = [f"case {n}" for n in range(100)]
+        good, bad = {STATUS: "pass"} | dict.fromkeys(names, "pass"), {STATUS: "fail"} | dict.fromkeys(names, "fail")
+        self.assertEqual(set(counted([good] * 6, [bad] * 6)), {STATUS, *names})
+        # The test printed nothing.
+        self.assertEqual(set(counted([good] * 6, [{STATUS: "fail"}] * 6)), {STATUS, *names})
+        # Not before all repetitions.
+        self.assertEqual(counted([good] * 5, [bad] * 5), [])
+        # What is bad now and then may be chance. What always fails neither makes it count nor hides it.
+        for times, counts in ((2, False), (5, True)):
+            racy = [bad] * times + [bad | {"case 7": "pass"}] * (6 - times)
+            self.assertEqual("case 7" in counted([good] * 6, racy), counts)
+        # Neither was ever as bad on stock as it always is here.
+        for was in ("pass", "skip"):
+            self.assertIn("case 7", counted([good] * 5 + [good | {"case 7": was}], [bad] * 6))
+        self.assertNotIn("case 7", counted([good] * 2 + [good | {"case 7": "fail"}] * 4, [bad] * 6))
+
+    def test_many_racy_cases_of_a_hundred(self):
+        names = [f"case {n}" for n in range(100)]
+        good = {STATUS: "pass"} | dict.fromkeys(names, "pass")
+        ours = [good | {name: "fail" for k, name in enumerate(names) if (k + n) % 2} for n in range(6)]
+        self.assertEqual(counted([good] * 6, ours), [])
+
+
+class Moving(unittest.TestCase):
+    """MOVE=1 moved something."""
+    RECORD = '{"test":"migrc_mover","seconds":9,"sweeps":%d,"calls":%d,"slowest_ms":1,"left":0,"gone":0,"worst":-1}\n'
+
+    def unmoved(self, *boots):
+        """What is said of these consoles of the boots of one command on stock; of the other side all is well."""
+        sides = {"stock": selftests.Side(""), "tlb-rs": selftests.Side("")}
+        sides["tlb-rs"].moves = {"cow": [{"sweeps": 99, "calls": 9, "pages": 9}]}
+        options = types.SimpleNamespace(arch="arm64", limit=1, move=True)
+        for text, status in boots:
+            with mock.patch.object(guest, "boot", lambda *_, now=result(text, status), **__: now):
+                selftests.boot(options, sides["stock"], "stock", "cow", Path("cow"), None)
+        return selftests.unmoved(sides)
+
+    def test_moved(self):
+        good = self.RECORD % (99, 9) + "pgmigrate_success 7\n"
+        self.assertEqual(self.unmoved((good, 0)), [])
+        self.assertEqual(self.unmoved((good.replace(',"calls"', '[    9.123456] cow: x\n,"calls"'), 0)), [])
+        # One that is over at once, or a guest that hangs.
+        self.assertEqual(self.unmoved((good, 0), (self.RECORD % (2, 0), 0), ("", None)), [])
+
+    def test_nothing_moved(self):
+        all_ = "all commands: no process was met on stock", "all commands: no page was moved on stock"
+        self.assertEqual(self.unmoved(("ok 1 a\n", 0)),
+                         ["cow: no record of migrc_mover on stock, see its console", *all_])
+        self.assertEqual(self.unmoved((self.RECORD % (99, 0), 0)),
+                         ["cow: migrc_mover met no process of it on stock", *all_])
+        self.assertEqual(self.unmoved((self.RECORD % (99, 9) + "pgmigrate_success 0\n", 0)), [all_[1]])
+        self.assertEqual(self.unmoved((self.RECORD % (2, 0), 0)), [*all_])
+
+    def test_job(self):
+        jobs = []
+        with mock.patch.object(guest, "boot", lambda *_, job, **__: jobs.append(job) or result("")):
+            for move in (False, True):
+                options = types.SimpleNamespace(arch="arm64", limit=1, move=move)
+                selftests.boot(options, selftests.Side(""), "stock", "cow -x", Path("cow"), None)
+        self.assertNotIn("mover", jobs[0])
+        self.assertRegex(jobs[1], r"(?s)migrc_mover --name cow .*status=\$\?\nkill \$mover .*\nwait \$mover\n.*"
+                                  r"exit \$status$")
+        for job in jobs:
+            subprocess.run(["sh", "-n"], input=job, text=True, check=True)
 
 
 class Repeating(unittest.TestCase):

@@ -30,13 +30,13 @@ not ok 4 stress split: 0 done, 3 refused, 0 wrong
 END = '{"soak":"vmstat","migrc_deferred":9,"migrc_held":%d}\n{"soak":"stats","denied writable":5,"drain age":2}\n'
 
 
-def boot(text, exit_status=0, **more):
+def boot(text, exit_status=0, arch="arm64", **more):
     found = "tlb-rs: job start\n" + text + f"\ntlb-rs: job exit {exit_status}\n"
     result = guest.Result(console="[    0.100000] the kernel\n" + found, job_exit=exit_status, seconds=70.4,
                           oracle_summary={"accesses": 1000, "errors": 0}, **more)
     result.records, result.problems = console.records(result.console)
     result.ktap, result.splats = console.ktap(result.console), console.splats(result.console)
-    return soak.summary(result)
+    return soak.summary(arch, result)
 
 
 class Plan(unittest.TestCase):
@@ -96,6 +96,18 @@ class Reading(unittest.TestCase):
         self.assertIn("stress-ng did not end 99 s after its start and the grace",
                       boot('{"soak":"late","seconds":99}\n', 124)["failures"])
         self.assertIn('oracle: {"va": 1}', boot(GOOD % (0, 0, 0, 1) + END % 0, oracle_errors=[{"va": 1}])["failures"])
+
+    def test_skipped(self):
+        end = '{"soak":"end","what":"%s","status":4}\n'
+        good = GOOD % (0, 0, 0, 1) + END % 0
+        for text, arch, failures in ((end % "hvo_pool", "x86_64", []),
+                                     (end % "hvo_pool", "arm64", ["hvo_pool: skipped"]),
+                                     (end % "migrc_stress", "x86_64", ["migrc_stress: skipped"]),
+                                     ("ok 8 # SKIP stress toggle: not asked for\n", "arm64", []),
+                                     ("ok 5 # SKIP stress pageout: no swap\n", "arm64",
+                                      ["skipped: stress pageout: no swap"])):
+            with self.subTest(text, arch=arch):
+                self.assertEqual(boot(text + good, arch=arch)["failures"], failures)
 
     def test_poison(self):
         text = ("[    9.000000] Memory failure: 0x4: Sending SIGBUS to stress-ng-madvi:238 due to hardware memory\n"

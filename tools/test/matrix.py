@@ -5,8 +5,9 @@
 usage: matrix.py [--list] [NAME...]     (make matrix KERNELS='arm64-rt x86_64-up'; default: all)
 
 Each boots KUnit, the programs that look for what may go wrong, and stress while allocations fail where the kernel can
-do that. What passed is not run again until a file that it is made of changes: an interrupted run goes on, and so does
-one on another day. The table is in build/matrix/matrix.md, the consoles beside it. Exit status 1 if a kernel failed.
+do that. A program may skip only what is named here for its kernel. What passed is not run again until a file that it is
+made of changes: an interrupted run goes on, and so does one on another day. The table is in build/matrix/matrix.md, the
+consoles beside it. Exit status 1 if a kernel failed.
 """
 
 import argparse
@@ -26,7 +27,9 @@ sys.path[:0] = [str(ROOT / "tools" / d) for d in ("guest", "kernel", "report")]
 # pylint: disable=wrong-import-position
 import common  # noqa: E402
 import compiled_out  # noqa: E402
+import console  # noqa: E402
 import guest  # noqa: E402
+import initramfs  # noqa: E402
 import kernel as kernel_tool  # noqa: E402
 import measure  # noqa: E402
 import overlay  # noqa: E402
@@ -45,6 +48,8 @@ class Kernel:
     # Reports that are not of our code.
     allow: tuple = ()
     options: tuple = ()         # (option, value) of guest.boot()
+    # Programs of the job that may skip, because of what it does not have; judged when a record is read, not of it.
+    skips: tuple = dataclasses.field(default=(), repr=False)
 
     @property
     def name(self):
@@ -58,28 +63,60 @@ NOT_OURS = (r"(?ms)\A(?:=+\n)?BUG: KCSAN: (?!.*^ *\S*(?:migrc|tlb_batch|tlb_orac
 # A doctest of stock takes spinlocks with interrupts disabled, which is an error with PREEMPT_RT only.
 DOCTEST = (r"BUG: sleeping function(?s:.*)rust_doctest_kernel_sync_lock_spinlock_rs_",)
 POISON = ("page_poison=1", "init_on_free=1 page_poison=0")
+# What needs two nodes, huge pages (rt has none, either) or pages of 4 KiB; and what is of arm64, without PREEMPT_RT.
+NODES = ("tlb_batch_move_bench", "tlb_batch_mark", "tlb_batch_stale_litmus", "tlb_batch_task", "migrc_stale",
+         "migrc_file", "migrc_readmostly", "migrc_bounds", "migrc_stress", "migrc_mover")
+HUGE = ("tlb_batch_thp_split", "tlb_batch_task")
+SMALL = ("tlb_batch_task",)
+HVO = ("hvo_pool",)
+OF_ARM64 = {"arm64": (), "x86_64": HVO}
 KERNELS = (
     *(Kernel(arch, "debug", "KASAN, PROVE_LOCKING, PROVE_RCU, DEBUG_VM, PAGE_TABLE_CHECK, DEBUG_ATOMIC_SLEEP, "
-             "FAIL_PAGE_ALLOC") for arch in ("arm64", "x86_64")),
-    *(Kernel(arch, "hardened", "DEBUG_VM_PGTABLE, page poisoning, then init_on_free; KFENCE, FAILSLAB", appends=POISON)
+             "FAIL_PAGE_ALLOC", skips=OF_ARM64[arch]) for arch in ("arm64", "x86_64")),
+    *(Kernel(arch, "hardened", "DEBUG_VM_PGTABLE, page poisoning, then init_on_free; KFENCE, FAILSLAB", appends=POISON,
+             skips=OF_ARM64[arch])
       for arch in ("arm64", "x86_64")),
-    *(Kernel(arch, "kcsan", "KCSAN, of our C code", allow=NOT_OURS) for arch in ("arm64", "x86_64")),
-    *(Kernel(arch, "rt", "PREEMPT_RT, and so !TRANSPARENT_HUGEPAGE", allow=DOCTEST) for arch in ("arm64", "x86_64")),
-    Kernel("arm64", "nonuma", "!NUMA", options=(("nodes", 1),)),
-    Kernel("arm64", "nothp", "!TRANSPARENT_HUGEPAGE"),
-    Kernel("x86_64", "up", "!SMP, !NUMA, where nothing of ours is offered", options=(("nodes", 1), ("smp", 1))),
-    Kernel("arm64", "16k", "pages of 16 KiB", options=(("mem", "6G"),)),
+    *(Kernel(arch, "kcsan", "KCSAN, of our C code", allow=NOT_OURS, skips=OF_ARM64[arch])
+      for arch in ("arm64", "x86_64")),
+    *(Kernel(arch, "rt", "PREEMPT_RT, and so !TRANSPARENT_HUGEPAGE", allow=DOCTEST, skips=(*HUGE, *HVO))
+      for arch in ("arm64", "x86_64")),
+    Kernel("arm64", "nonuma", "!NUMA", options=(("nodes", 1),), skips=NODES),
+    Kernel("arm64", "nothp", "!TRANSPARENT_HUGEPAGE", skips=HUGE),
+    # tlb_batch_refault needs three CPUs.
+    Kernel("x86_64", "up", "!SMP, !NUMA, where nothing of ours is offered", options=(("nodes", 1), ("smp", 1)),
+           skips=(*NODES, *HVO, "tlb_batch_refault")),
+    Kernel("arm64", "16k", "pages of 16 KiB", options=(("mem", "6G"),), skips=SMALL),
     # A huge page is 512 MiB there.
-    Kernel("arm64", "64k", "pages of 64 KiB", options=(("disk", "2G"), ("mem", "8G"))),
-    *(Kernel(arch, "checked", "base 7.2: DEBUG_VM, PAGE_TABLE_CHECK, DEBUG_ATOMIC_SLEEP", kver="7.2")
-      for arch in ("arm64", "x86_64")),
+    Kernel("arm64", "64k", "pages of 64 KiB", options=(("disk", "2G"), ("mem", "8G")), skips=SMALL),
+    *(Kernel(arch, "checked", "base 7.2: DEBUG_VM, PAGE_TABLE_CHECK, DEBUG_ATOMIC_SLEEP", kver="7.2",
+             skips=OF_ARM64[arch]) for arch in ("arm64", "x86_64")),
 )
-# Programs skip (status 4) what this kernel or machine does not have.
+# KUnit suites of ours, and their options.
+KUNIT = {"CONFIG_RUST_TLB_BATCH_KUNIT_TEST": ("rust_tlb_batch", "tlb_batch_main"),
+         "CONFIG_MIGRC_KUNIT_TEST": ("migrc",)}
+# Programs skip (status 4) what this kernel or machine does not have: see Kernel.skips.
 JOB = r"""
 status=0
+# Of status $1, of what is called $2.
+verdict() {
+	case $1 in
+	0) echo "matrix: passed: $2" ;;
+	4) echo "matrix: skipped: $2" ;;
+	*) status=1; echo "matrix: failed: $2" ;;
+	esac
+}
 run() {
+	echo "matrix: run: $*"
 	"$@"
-	case $? in 0|4) ;; *) status=1; echo "matrix: failed: $*" ;; esac
+	verdict $? "$*"
+}
+# Process $1, the program $2 in the background.
+ended() {
+	wait $1
+	set -- $? $2
+	echo "matrix: run: $2"
+	cat /tmp/$2
+	verdict $1 $2
 }
 places() {
 	for fault in failslab fail_page_alloc; do
@@ -124,9 +161,9 @@ run migrc_file --rounds 2
 run migrc_readmostly
 run migrc_bounds --case limit
 run migrc_bounds --case poison
-[ ! -e /sys/kernel/debug/hvo/verify ] || run hvo_pool --case pool
-tlb_batch_stress --seconds 20 --toggle > /tmp/batch & batch=$!
-migrc_stress --seconds 20 --toggle > /tmp/migrc & migrc=$!
+run hvo_pool --case pool
+tlb_batch_stress --seconds 20 --toggle > /tmp/tlb_batch_stress & batch=$!
+migrc_stress --seconds 20 --toggle > /tmp/migrc_stress & migrc=$!
 if [ -e /proc/self/make-it-fail ] && [ -d /sys/devices/system/node/node1 ]; then
 	migrc_mover --name migrc_stress --seconds 15 > /tmp/mover 2>&1 & mover=$!
 	until threads $mover || ! kill -0 $mover; do sleep 0.1; done
@@ -134,11 +171,11 @@ if [ -e /proc/self/make-it-fail ] && [ -d /sys/devices/system/node/node1 ]; then
 	wait $mover
 	# Whom memory is refused may say so.
 	run failed /tmp/mover
+else
+	verdict 4 migrc_mover
 fi
-wait $batch || [ $? -eq 4 ] || status=1
-cat /tmp/batch
-wait $migrc || [ $? -eq 4 ] || status=1
-cat /tmp/migrc
+ended $batch tlb_batch_stress
+ended $migrc migrc_stress
 [ ! -e /proc/sys/vm/migrc_enable ] || echo 0 > /proc/sys/vm/migrc_enable
 grep -E '^(migrc_|tlb_batch_|cpu_pause)' /proc/vmstat
 ! grep -E '^migrc_held [1-9]' /proc/vmstat || status=1
@@ -148,11 +185,12 @@ exit $status
 
 def identity(kernel):
     """Changes with all that the kernel, or what it is tested with, is made of, but for its documentation."""
+    tools = [Path(tool.__file__) for tool in (compiled_out, measure, kernel_tool, console, guest, initramfs)]
     files = [*overlay.overlay_files().items(), *overlay.patch_files(tuple(map(int, kernel.kver.split(".")))),
              *((f.name, f) for f in kernel_tool.fragments(kernel.arch, kernel.variant)),
-             *((f.name, f) for f in (*map(Path, (compiled_out.__file__, measure.__file__)),
-                                     *sorted((ROOT / "tools/guest").glob("*.py"))))]
-    digest = hashlib.sha256("".join((repr(kernel), JOB, *map(inspect.getsource, (build, boot, run)))).encode())
+             *((f.name, f) for f in (*tools, ROOT / "tools/guest/init", initramfs.TLBSTAT))]
+    parts = (repr(kernel), JOB, repr(KUNIT), *map(inspect.getsource, (build, boot, run, absent, skipped)))
+    digest = hashlib.sha256("".join(parts).encode())
     for name, file in sorted((str(name), file) for name, file in files):
         if not name.startswith("Documentation/"):
             digest.update(f"{name} {common.sha256(file)}\n".encode())
@@ -168,24 +206,43 @@ def build(kernel):
     return round(time.monotonic() - begin) if done else None
 
 
+def absent(ktap, config):
+    """The KUnit suites of ours that a configuration has, and that did not pass."""
+    passed = {m[1] for line in ktap if (m := re.match(r"ok \d+ (\w+)\s*$", line))}
+    return [f"KUnit suite {name} did not pass" for option, names in KUNIT.items() if config.get(option) == "y"
+            for name in names if name not in passed]
+
+
+def skipped(text):
+    """Programs of a console that say by their status, or of all of their cases, that they were not run."""
+    text = console.joined(text)
+    found = re.findall(r"^matrix: skipped: (.*)$", text, re.M)
+    for name, said in re.findall(r"^matrix: run: (.*)\n((?s:.*?))^matrix: passed: \1$", text, re.M):
+        cases = re.findall(r"^(?:not )?ok \d.*", said, re.M)
+        found += [name] * (bool(cases) and all("# SKIP" in case for case in cases))
+    return found
+
+
 def boot(kernel, append, number):
-    """(seconds, passed cases, reasons to fail)"""
+    """(seconds, passed cases, reasons to fail, programs that were skipped)"""
     options = {"disk": "256M", "swap": "disk:256M", "mem": "4G", "timeout": 1800} | dict(kernel.options)
-    result = guest.boot(guest.kernel_path(kernel.arch, kernel.variant, kernel.kver), kernel.arch, job=JOB,
+    image = guest.kernel_path(kernel.arch, kernel.variant, kernel.kver)
+    result = guest.boot(image, kernel.arch, job=JOB,
                         append=f"{append} {measure.APPEND[kernel.arch]}", allow=kernel.allow,
                         log=OUT / f"{kernel.name}-{number}.log", **options)
     cases = [line for line in result.ktap if re.match(r"ok \d", line) and "# SKIP" not in line]
     failed = [splat.strip().splitlines()[0] for splat in result.splats] + result.problems
     failed += [line for line in result.ktap if line.startswith("not ok")]
+    failed += absent(result.ktap, kernel_tool.options((image.parent / ".config").read_text(encoding="utf-8")))
     failed += [f"status {result.job_exit}"] * bool(result.job_exit)
     if not failed and (result.exit_status or not cases):
         failed.append(f"status {result.exit_status}, {len(cases)} cases")
-    return round(result.seconds), len(cases), failed
+    return round(result.seconds), len(cases), failed, skipped(result.console)
 
 
 def run(kernel):
-    """A record: {identity, build, boots}"""
-    record = {"identity": identity(kernel), "build": build(kernel), "boots": []}
+    """A record: {identity, build, boots, skipped, failed}"""
+    record = {"identity": identity(kernel), "build": build(kernel), "boots": [], "skipped": []}
     if record["build"] is None:
         record["failed"] = ["does not build"]
         return record
@@ -193,20 +250,28 @@ def run(kernel):
     quiet = [f"{obj.name}: noinstr calls {', '.join(found)}" for obj in objects if obj.exists() and
              (found := compiled_out.disturbances(toolchain.llvm_tool("llvm-objdump"), obj))]
     record["boots"] = [boot(kernel, append, number) for number, append in enumerate(kernel.appends)]
-    record["failed"] = quiet + [why for _, _, failed in record["boots"] for why in failed]
+    record["failed"] = quiet + [why for _, _, failed, _ in record["boots"] for why in failed]
+    record["skipped"] = list(dict.fromkeys(name for *_, names in record["boots"] for name in names))
     return record
+
+
+def failures(kernel, record):
+    """Why it failed, with what may not be skipped there."""
+    return list(dict.fromkeys([*record["failed"], *(f"skipped: {name}" for name in record["skipped"]
+                                                    if name.split()[0] not in kernel.skips)]))
 
 
 def table(records):
     """Markdown."""
-    lines = ["| kernel | options | build, s | boot and tests, s | cases | failed |", "|---|---|---:|---:|---:|---|"]
+    lines = ["| kernel | options | build, s | boot and tests, s | cases | skipped | failed |",
+             "|---|---|---:|---:|---:|---|---|"]
     for kernel in KERNELS:
         if not (record := records.get(kernel.name)):
-            lines.append(f"| {kernel.name} | {kernel.about} | | | | not run |")
+            lines.append(f"| {kernel.name} | {kernel.about} | | | | | not run |")
             continue
         seconds, cases = (sum(b[n] for b in record["boots"]) for n in (0, 1))
         lines.append(f"| {kernel.name} | {kernel.about} | {record['build']} | {seconds} | {cases} | "
-                     f"{'; '.join(dict.fromkeys(record['failed'])) or 'none'} |")
+                     f"{', '.join(record['skipped']) or 'none'} | {'; '.join(failures(kernel, record)) or 'none'} |")
     return lines
 
 
@@ -227,12 +292,12 @@ def main():
     chosen = [k for k in KERNELS if not options.name or k.name in options.name]
     for kernel in () if options.list else chosen:
         record = load(kernel)
-        if record and not record["failed"] and record["identity"] == identity(kernel):
+        if record and record["identity"] == identity(kernel) and not failures(kernel, record):
             print(f"{kernel.name}: passed before, nothing has changed", flush=True)
             continue
         record = run(kernel)
         (OUT / f"{kernel.name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        print(f"{kernel.name}: " + ("; ".join(dict.fromkeys(record["failed"])) or "passed"), flush=True)
+        print(f"{kernel.name}: " + ("; ".join(failures(kernel, record)) or "passed"), flush=True)
     # What was passed by other files than these does not count.
     records = {k.name: r for k in KERNELS if (r := load(k)) and r["identity"] == identity(k)}
     lines = table(records)
@@ -240,7 +305,7 @@ def main():
     if options.list:
         return 0
     (OUT / "matrix.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    failed = [k.name for k in chosen if k.name not in records or records[k.name]["failed"]]
+    failed = [k.name for k in chosen if k.name not in records or failures(k, records[k.name])]
     print(f"{len(chosen) - len(failed)} of {len(chosen)} kernels passed")
     return 1 if failed else 0
 

@@ -1,0 +1,301 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Tests of what make test, make matrix and the Makefile make of what they are told: made-up guests, no kernel."""
+
+import contextlib
+import io
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE), *(str(ROOT / "tools" / name) for name in ("guest", "kernel", "report"))]
+# pylint: disable=wrong-import-position, wrong-import-order
+import console  # noqa: E402
+import guest  # noqa: E402
+import matrix  # noqa: E402
+import measure  # noqa: E402
+import sabotage  # noqa: E402
+import test as suites  # noqa: E402, of this directory
+
+
+def booted(text, status=0, **more):
+    """The result of a guest that printed this."""
+    text = f"[    0.100000] the kernel\ntlb-rs: job start\n{text}\ntlb-rs: job exit {status}\n"
+    result = guest.Result(console=text, job_exit=status, exit_status=guest.OK, **more)
+    result.records, result.problems = console.records(text)
+    result.ktap = console.ktap(text)
+    return result
+
+
+class OfSuite(unittest.TestCase):
+    """A suite of test.py that writes to a directory of its own."""
+
+    def setUp(self):
+        tmp = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        for replaced in (mock.patch.object(suites, "LOGS", tmp), mock.patch.object(suites, "DONE", []),
+                         contextlib.redirect_stdout(io.StringIO())):
+            self.enterContext(replaced)
+        self.suite = self.make("s")
+
+    def make(self, name):
+        suite = suites.Suite(name)
+        self.addCleanup(suite.log.close)
+        return suite
+
+
+def removal(text):
+    """The first with this in its command."""
+    return next(r for r in sabotage.REMOVALS if text in r.command)
+
+
+def output(*removals):
+    """(a removal, what its command prints, its status), as the guest has them."""
+    return "".join(f'TAP version 13\n{text}# Totals: pass:1 fail:0\n'
+                   f'{{"removal":{sabotage.REMOVALS.index(r)},"status":{status}}}\n' for r, text, status in removals)
+
+
+class Removed(OfSuite):
+    """A rule that was removed, and a test that was to see it."""
+    TASK, STALE, SECONDARY = (removal(text) for text in ("tlb_batch_task --case enomem", "migrc_stale --rounds 4",
+                                                         "tlb_batch_secondary"))
+    WHY = "skipped: hook 'enomem' cannot be removed on this kernel; task: enomem, without the rule"
+    SKIPPED = "1..1\n# hook 'enomem' cannot be removed on this kernel\nok 1 # SKIP task: enomem, without the rule\n"
+
+    def removed(self, *removals, **more):
+        """{removal: whether it was seen}, and the reasons for those that were not."""
+        rules = sabotage.Matrix({})
+        with mock.patch.object(guest, "boot", return_value=booted(output(*removals), **more)):
+            suites.removed(self.suite, rules, "arm64", {}, [r for r, *_ in removals])
+        return {r: rules.seen["arm64", r] for r, *_ in removals}, rules
+
+    def test_seen(self):
+        seen, rules = self.removed((self.TASK, "1..1\nok 1 task: enomem, without the rule\n", 0),
+                                   (self.STALE, "1..1\nok 1 stale: mprotect, without range\n", 0))
+        self.assertEqual((set(seen.values()), rules.why, self.suite.failed), ({True}, {}, []))
+
+    def test_skipped_is_not_seen(self):
+        self.assertFalse("# SKIP" in output((self.STALE, "", 0)))
+        for text, status, why in (
+                (self.SKIPPED, 0, self.WHY),
+                (self.SKIPPED.replace("enomem, w", "enom[    9.000000] [ T9] x\nem, w"), 0, self.WHY),
+                ("1..0 # SKIP needs 4 KiB pages\n", 4, "skipped: needs 4 KiB pages")):
+            seen, rules = self.removed((self.STALE, "1..1\nok 1 stale: mprotect, without range\n", 0),
+                                       (self.TASK, text, status))
+            self.assertEqual(seen, {self.STALE: True, self.TASK: False})
+            self.assertEqual(rules.why, {("arm64", self.TASK): why})
+            rules.read_rules("arm64", [{"mechanism": "tlb_batch", "rule": "enomem"}])
+            lines, holes = rules.lines()
+            self.assertIn(f"tlb_batch  enomem    arm64   MISSED by task enomem ({why})", lines)
+            self.assertEqual(holes[f"MISSED by task enomem ({why})"], ["arm64 tlb_batch enomem"])
+
+    def test_skipped_beside_it(self):
+        """One of several cases, or another than the one that was asked for."""
+        seen, _ = self.removed((self.SECONDARY, "1..2\nok 1 secondary: move\nok 2 # SKIP secondary: pageout\n", 0),
+                               (self.TASK, "1..2\nok 1 # SKIP task: enomem-late\nok 2 task: enomem, x\n", 0))
+        self.assertEqual(set(seen.values()), {True})
+        # All of several; the one that was asked for.
+        seen, _ = self.removed((self.SECONDARY, "ok 1 # SKIP secondary: move\nok 2 # SKIP secondary: pageout\n", 0),
+                               (self.TASK, "1..2\nok 1 task: fork\nok 2 # SKIP task: enomem, without the rule\n", 0))
+        self.assertEqual(set(seen.values()), {False})
+
+    def test_failed_or_not_run(self):
+        self.assertEqual(self.removed((self.TASK, "not ok 1 task: enomem\n", 1))[0], {self.TASK: False})
+        with mock.patch.object(guest, "boot", return_value=booted("")):
+            rules = sabotage.Matrix({})
+            suites.removed(self.suite, rules, "arm64", {}, [self.TASK])
+        self.assertEqual((rules.seen, rules.why), ({("arm64", self.TASK): False}, {}))
+
+    def test_report_of_the_kernel(self):
+        """The console ends with the report: there is no record of the command."""
+        ours = removal("hvo_pool --case pool --skip ack")
+        with mock.patch.object(guest, "boot", return_value=booted("1..1\n", splats=["WARNING: " + ours.says[0]])):
+            rules = sabotage.Matrix({})
+            suites.removed(self.suite, rules, "arm64", {}, [ours])
+        self.assertTrue(rules.seen["arm64", ours])
+        # Two that have to report it and pass.
+        both = next(r for r in sabotage.REMOVALS if r.both)
+        for text, seen in (("ok 1 stale: writable, x\n", True), ("ok 1 # SKIP stale: writable, x\n", False)):
+            self.assertEqual(self.removed((both, text, 0), splats=[both.says[0]])[0], {both: seen})
+
+
+class Proven(OfSuite):
+    """Rules that only other tests show."""
+    TEST = ("tlb_batch", "H10: DSB before and after the TLBI")
+
+    def verify(self, herd7):
+        """The suite that has passed all, or has had no herd7."""
+        verify = self.make("verify")
+        for end in (end for tests in sabotage.PROVEN.values() for t in tests for end in sabotage.results(t)[1]):
+            if end.startswith("litmus: ") and not herd7:
+                verify.skip(f"{end} # SKIP no herd7 (apt install herdtools7, or fetch.py)", "see there")
+            else:
+                verify.check(end, True)
+        return verify
+
+    def matrix(self, herd7):
+        verify = self.verify(herd7)
+        return sabotage.Matrix({"verify": (verify.names, verify.failed, verify.skipped)})
+
+    def test_all_is_there(self):
+        lines, holes = self.matrix(True).lines()
+        self.assertEqual(holes, {})
+        self.assertNotIn("herd7 is missing", "\n".join(lines))
+
+    def test_no_herd7(self):
+        lines, holes = self.matrix(False).lines()
+        ours, = (line for line in lines if self.TEST[1] in line)
+        self.assertTrue(ours.endswith("; not run: herd7 is missing"), ours)
+        self.assertEqual(list(holes), ["not run: herd7 is missing"])
+        self.assertEqual(set(holes["not run: herd7 is missing"]),
+                         {" ".join(rule) for rule, tests in sabotage.PROVEN.items() if "herd7" in " ".join(tests)})
+
+    def test_the_run_fails_for_that(self):
+        suites.DONE[:] = [self.verify(False), self.suite]
+        with mock.patch.object(suites, "kernel", return_value=True), \
+                mock.patch.object(suites.sabotage_table, "boots", return_value=[]):
+            suites.remove(self.suite, arm64=False)
+        self.assertEqual(self.suite.failed, ["every rule is seen removed, or named with a reason"])
+        self.assertRegex(Path(self.suite.log.name).read_text(encoding="utf-8"),
+                         r"(?m)^not ok - every rule.*herd7 is missing: .*H10")
+
+
+class Counts(OfSuite):
+    """What make test measures."""
+
+    def batched(self, change):
+        found = {work: {switch: measure.Figure(dict.fromkeys(measure.COUNTS["arm64"], 1.0), [], 1, 1)
+                        for switch in (0, 1)} for work in measure.WORK}
+        change(found)
+        with mock.patch.object(measure, "run", return_value=found):
+            suites.batched(self.suite, "arm64")
+        return self.suite.passed, self.suite.failed
+
+    def test_all(self):
+        self.assertEqual(self.batched(lambda found: None), (3 * len(measure.WORK), []))
+
+    def test_missing(self):
+        for change in (lambda found: found.pop("move_rw"), lambda found: found["move_rw"].pop(0),
+                       lambda found: found["move_rw"].pop(1), lambda found: found["move_rw"][1].counts.clear()):
+            self.suite = self.make("s")
+            self.assertEqual(self.batched(change), (3 * (len(measure.WORK) - 1),
+                             [f"arm64 move_rw: {name}" for name in measure.COUNTS["arm64"].values()]))
+
+
+class Tools(OfSuite):
+    """Unit tests and the Makefile."""
+    TEST = """
+import os, unittest
+class A(unittest.TestCase):
+    def test_a(self): pass
+    @unittest.skipUnless(os.environ.get("WITH"), "no WITH")
+    def test_b(self): pass
+unittest.main()
+"""
+
+    def test_skips_are_seen(self):
+        file = Path(self.suite.log.name).with_name("test_it.py")
+        file.write_text(self.TEST, encoding="ascii")
+        self.suite.unittest("it", file)
+        self.suite.unittest("it", file, WITH="1", must=True)
+        self.assertEqual((self.suite.passed, len(self.suite.skipped), self.suite.failed), (2, 1, []))
+        self.suite.unittest("it", file, must=True)
+        self.assertEqual((self.suite.passed, len(self.suite.failed)), (3, 1))
+
+    def test_debug_puts_the_image_back(self):
+        with mock.patch.object(suites, "kunit", side_effect=suites.Fail("x")), self.assertRaises(suites.Fail):
+            suites.debug(self.suite)
+        self.assertEqual(suites.IMAGE, "checked")
+
+    def test_makefile_builds_the_variant(self):
+        for arch, image in (("arm64", "Image"), ("x86_64", "bzImage")):
+            for variant in ("release", "stock-selftests"):
+                said = subprocess.run(["make", "-n", "-B", f"build/7.3/{arch}-{variant}/{image}"], cwd=ROOT, text=True,
+                                      check=True, stdout=subprocess.PIPE).stdout
+                self.assertRegex(re.sub(r"\s+|\\\n", " ", said), rf"--arch {arch} +(\\ )?--variant {variant} --kver ")
+
+
+class Matrix(unittest.TestCase):
+    """What make matrix makes of a boot."""
+    JOB = ("matrix: run: tlb_batch_mark --rounds 5\n{}\nmatrix: {}: tlb_batch_mark --rounds 5\n"
+           "matrix: run: hvo_pool --case pool\n1..0 # SKIP needs it\nmatrix: skipped: hvo_pool --case pool\n")
+
+    def test_skipped(self):
+        for said, verdict, ours in (("ok 1 mark: x", "passed", False), ("1..0 # SKIP needs CPUs", "skipped", True),
+                                    ("ok 1 # SKIP mark: a\nok 2 # SKIP mark: b", "passed", True),
+                                    ("ok 1 # SKIP mark: a\nok 2 mark: b", "passed", False), ("", "passed", False),
+                                    ("ok 1 # SK[    9.000000] [  T9] x\nIP mark", "passed", True)):
+            self.assertEqual(set(matrix.skipped(self.JOB.format(said, verdict))),
+                             {"hvo_pool --case pool", *(["tlb_batch_mark --rounds 5"] if ours else [])}, said)
+
+    def test_the_job_says_so(self):
+        """The shell functions of the job, with programs that end as they are told."""
+        functions = matrix.JOB.partition("places() {")[0]
+        script = (functions + "run sh -c 'exit 4'\nrun true\nrun false\n(exit 4) & p=$!\nended $p %s\n"
+                  "(exit 3) & p=$!\nended $p %s\necho status $status\n")
+        with tempfile.NamedTemporaryFile(dir="/tmp", prefix="tlb-rs-job-") as file:
+            name = Path(file.name).name
+            said = subprocess.run(["sh"], input=script.replace("%s", name), text=True, check=True,
+                                  stdout=subprocess.PIPE).stdout
+        self.assertEqual(matrix.skipped(said), ["sh -c exit 4", name])
+        self.assertEqual(re.findall("^matrix: failed: (.*)", said, re.M), ["false", name])
+        self.assertIn("status 1\n", said)
+
+    def test_what_may_be_skipped(self):
+        kernel, = (k for k in matrix.KERNELS if k.name == "arm64-nothp")
+        record = {"failed": [], "skipped": ["tlb_batch_task", "tlb_batch_thp_split --dir /mnt --thps 2"]}
+        self.assertEqual(matrix.failures(kernel, record), [])
+        record["skipped"].append("migrc_stale --rounds 2")
+        self.assertEqual(matrix.failures(kernel, record), ["skipped: migrc_stale --rounds 2"])
+        # What is there to be skipped is in the job.
+        for kernel in matrix.KERNELS:
+            for name in kernel.skips:
+                self.assertIn(name, matrix.JOB)
+            self.assertNotIn("skips", repr(kernel))
+
+    def test_kunit(self):
+        config = {"CONFIG_RUST_TLB_BATCH_KUNIT_TEST": "y", "CONFIG_MIGRC_KUNIT_TEST": "y"}
+        good = ["ok 1 rust_tlb_batch", "ok 2 tlb_batch_main", "ok 3 migrc"]
+        self.assertEqual(matrix.absent(good, config), [])
+        self.assertEqual(matrix.absent(good[:2] + ["not ok 3 migrc"], config), ["KUnit suite migrc did not pass"])
+        self.assertEqual(matrix.absent(good[:2] + ["ok 3 migrc # SKIP"], config), ["KUnit suite migrc did not pass"])
+        self.assertEqual(len(matrix.absent([], config)), 3)
+        self.assertEqual(matrix.absent([], {"CONFIG_MIGRC_KUNIT_TEST": "n"}), [])
+
+    def test_boot_and_table(self):
+        kernel, = (k for k in matrix.KERNELS if k.name == "arm64-rt")
+        text = self.JOB.format("ok 1 mark: x", "passed") + "ok 1 rust_tlb_batch\n"
+        with tempfile.TemporaryDirectory() as tmp:
+            image = Path(tmp, "Image")
+            image.with_name(".config").write_text("CONFIG_RUST_TLB_BATCH_KUNIT_TEST=y\n", encoding="ascii")
+            with mock.patch.object(guest, "kernel_path", return_value=image), \
+                    mock.patch.object(guest, "boot", return_value=booted(text)):
+                seconds, cases, failed, skipped = matrix.boot(kernel, "", 0)
+        self.assertEqual((seconds, cases, failed, skipped),
+                         (0, 2, ["KUnit suite tlb_batch_main did not pass"], ["hvo_pool --case pool"]))
+        record = json.loads(json.dumps({"build": 9, "boots": [(1, 2, [], ["a"])], "failed": [],
+                                        "skipped": ["hvo_pool --case pool", "migrc_stale"]}))
+        row, = (line for line in matrix.table({kernel.name: record}) if "arm64-rt" in line)
+        self.assertTrue(row.endswith("| 9 | 1 | 2 | hvo_pool --case pool, migrc_stale | skipped: migrc_stale |"), row)
+        self.assertEqual({line.count("|") for line in matrix.table({kernel.name: record})}, {8})
+
+    def test_identity(self):
+        """What the guest is made of, and what decides what is built."""
+        kernel, real, seen = matrix.KERNELS[0], matrix.common.sha256, []
+        with mock.patch.object(matrix.common, "sha256", side_effect=lambda f: seen.append(f.resolve()) or real(f)):
+            one = matrix.identity(kernel)
+        for name in ("tools/guest/init", "tools/guest/guest.py", "tools/kernel/kernel.py", "tools/tlbstat/tlbstat.c",
+                     "tools/testing/selftests/mm/migrc_stale.c"):
+            self.assertIn(ROOT / name, seen)
+        self.assertEqual(matrix.identity(matrix.dataclasses.replace(kernel, skips=("x",))), one)
+        self.assertNotEqual(matrix.identity(matrix.dataclasses.replace(kernel, about="x")), one)
+
+
+if __name__ == "__main__":
+    unittest.main()
