@@ -121,9 +121,7 @@ REMOVALS = (
     tlb_batch("dirty", "tlb_batch_dirty --rounds 30 --delay 5000 --skip dirty --expect-lost 1000", X86_64, own=True),
     *(tlb_batch(case, f"tlb_batch_task --case {case} --skip") for case in ("enomem", "fork", "exit")),
 
-    *(stale(case, "range") for case in ("mprotect", "uffd-wp", "zap", "dontneed", "mremap")),
-    # W and R have the time of one page table: 1 round in 5 shows it, 1 in 20 on a machine with other work.
-    stale("uffd-move", "range", ARM64, rounds=50),
+    *(stale(case, "range") for case in ("mprotect", "uffd-wp", "uffd-move", "zap", "dontneed", "mremap")),
     stale("reuse-exclusive", "reuse"),
     # There a child exits, and its flush is of all ASIDs where QEMU emulates arm64.
     *(stale(case, "reuse", X86_64, own=True) for case in ("reuse", "common")),
