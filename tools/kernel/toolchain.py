@@ -31,7 +31,9 @@ GUEST_TOOLS = {"qemu-system-aarch64": "qemu-system-arm", "qemu-system-x86_64": "
                "busybox": "busybox-static", "mkfs.ext4": "e2fsprogs"}
 DEB_TOOLS = {"dpkg-deb": "dpkg", "dpkg-buildpackage": "dpkg-dev", "dh_prep": "debhelper", "depmod": "kmod",
              "python3": "python3"}
-TEST_TOOLS = {"rst2xml": "python3-docutils", "cpio": "cpio"}
+TEST_TOOLS = {"rst2xml": "python3-docutils", "cpio": "cpio", "c++": "g++"}
+# Beside the distribution's rustc; rustup has its own.
+RUST_TEST_TOOLS = {"cargo": "cargo", "rustfmt": "rustfmt", "clippy-driver": "rust-clippy"}
 GROUPS = ("kernel", "guest", "test", "deb")
 SUDO = "" if os.geteuid() == 0 else "sudo "
 # Rust of distributions that do not call the newest one they have rustc: Debian 12's for browsers, Ubuntu's by version.
@@ -44,13 +46,15 @@ ELSEWHERE = {
         "xz-utils": "xz", "libc6-dev": "glibc-devel glibc-static", "libelf-dev": "elfutils-libelf-devel",
         "libssl-dev": "openssl-devel", "libclang-dev": "clang-devel", "rustc": "rust", "bindgen": "bindgen-cli",
         "qemu-system-arm": "qemu-system-aarch64", "busybox-static": "busybox", "libc6-dev-arm64-cross": None,
-        "gcc-x86-64-linux-gnu": "gcc-x86_64-linux-gnu", "libc6-dev-amd64-cross": None},
+        "gcc-x86-64-linux-gnu": "gcc-x86_64-linux-gnu", "libc6-dev-amd64-cross": None, "g++": "gcc-c++",
+        "rust-clippy": "clippy"},
     "pacman -S --needed": {
         "xz-utils": "xz", "libc6-dev": "glibc", "libelf-dev": "libelf", "libssl-dev": "openssl",
         "libclang-dev": "clang", "rustc": "rust", "bindgen": "rust-bindgen", "qemu-system-arm": "qemu-system-aarch64",
         "busybox-static": "busybox", "gcc-aarch64-linux-gnu": "aarch64-linux-gnu-gcc",
         "libc6-dev-arm64-cross": "aarch64-linux-gnu-glibc", "gcc-x86-64-linux-gnu": None,
-        "libc6-dev-amd64-cross": None, "python3-docutils": "python-docutils"}}
+        "libc6-dev-amd64-cross": None, "python3-docutils": "python-docutils", "g++": "gcc",
+        "cargo": "rust", "rustfmt": "rust", "rust-clippy": "rust"}}
 # A static C library for the architecture that this machine is not.
 CROSS = {"x86_64": ("aarch64-linux-gnu", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"),
          "aarch64": ("x86_64-linux-gnu", "gcc-x86-64-linux-gnu", "libc6-dev-amd64-cross")}
@@ -187,6 +191,8 @@ def missing(groups):
         need += [p for t, p in {"gcc": "gcc", "make": "make"}.items() if not which(t)]
     for group, tools in (("test", TEST_TOOLS), ("deb", DEB_TOOLS)):
         need += [p for t, p in tools.items() if group in groups and not which(t)]
+    if "test" in groups and (rustc := find_rustc()) and Path(rustc).is_relative_to("/usr/bin"):
+        need += [p for t, p in RUST_TEST_TOOLS.items() if not which(t) and candidate(p) >= MIN_RUSTC]
     return list(dict.fromkeys(need))
 
 
