@@ -466,8 +466,11 @@ def programs(suite):
 
             # x86_64 is emulated by one thread, in which a reader that spins costs the others their time.
             run("migrc", "run " + REFAULT_SWAP + "--expect-none", f"migrc_stale --rounds {MIGRC_ROUNDS}",
-                f"migrc_file --rounds {MIGRC_ROUNDS}", "migrc_readmostly", disk="verity:256M", swap="disk:256M", mte=True,
+                f"migrc_file --rounds {MIGRC_ROUNDS}", "migrc_readmostly", disk="verity:256M", swap="disk:256M",
                 oracle=arch == "arm64")
+            if arch == "arm64":
+                # With a plugin QEMU 10.0 does not return allocation tags.
+                run("migrc, memory tags", f"migrc_stale --case tags --rounds {MIGRC_ROUNDS}", mte=True)
             run("tlb_batch", *(PROGRAMS.format(switch=switch) for switch in (0, 1)), HAZARDS, disk="256M", swap="256M",
                 oracle=True)
             run("stress", "tlb_batch_stress --seconds 10 --toggle", "migrc_stress --seconds 10 --toggle", swap="256M",
