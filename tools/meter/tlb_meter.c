@@ -507,7 +507,7 @@ static void translate_insn(struct qemu_plugin_insn *insn, enum insn_class c,
 
 __export int qemu_plugin_version;
 
-/* QEMU reads the version after this, and takes no other than its own. */
+/* QEMU reads the version after this: each has an oldest and a newest that it takes. */
 static __attribute__((constructor)) void choose_version(void)
 {
 	qemu_plugin_version = dlsym(RTLD_DEFAULT, "qemu_plugin_n_vcpus") ? 1 : 4;

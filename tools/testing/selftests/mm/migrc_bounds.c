@@ -699,28 +699,27 @@ static bool denied_local(void)
 #endif
 
 /* The reasons are what these are about. */
-static bool denied_begin(struct result *r)
+static void denied_rounds(long rounds, struct result *r, bool (*denied)(void))
 {
 	if (access(MIGRC_STATS, R_OK)) {
 		r->why = "no " MIGRC_STATS;
-		return false;
+		return;
 	}
 	migrc_write(MIGRC_AGE, LONG_MS);
 	migrc_write(MIGRC_PAGES, 16384);
-	return true;
+	for (long round = 0; round < rounds; round++) {
+		migrc_drain();
+		r->stale += !denied();
+		r->armed++;
+	}
 }
 
 static void case_denied(long rounds, struct result *r)
 {
-	if (!denied_begin(r))
-		return;
-	for (; r->armed < rounds; r->armed++) {
-		migrc_drain();
-		r->stale += !denied_memory();
+	denied_rounds(rounds, r, denied_memory);
 #ifdef __x86_64__
-		r->stale += !denied_local();
+	denied_rounds(rounds, r, denied_local);
 #endif
-	}
 }
 
 static void case_thp(long rounds, struct result *r)
@@ -730,12 +729,7 @@ static void case_thp(long rounds, struct result *r)
 		r->why = "no THPs of 2 MiB";
 		return;
 	}
-	if (!denied_begin(r))
-		return;
-	for (; r->armed < rounds; r->armed++) {
-		migrc_drain();
-		r->stale += !denied_thp();
-	}
+	denied_rounds(rounds, r, denied_thp);
 }
 
 static void case_compaction(long rounds, struct result *r)
@@ -744,12 +738,7 @@ static void case_compaction(long rounds, struct result *r)
 		r->why = "no compaction";
 		return;
 	}
-	if (!denied_begin(r))
-		return;
-	for (; r->armed < rounds; r->armed++) {
-		migrc_drain();
-		r->stale += !denied_compaction();
-	}
+	denied_rounds(rounds, r, denied_compaction);
 }
 
 static void case_poison(long rounds, struct result *r)

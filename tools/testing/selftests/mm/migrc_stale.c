@@ -113,8 +113,6 @@ struct uffdio_move {
 #endif
 #define POKEMTETAGS	34	/* PTRACE_POKEMTETAGS of arm64 */
 #define MTE		0x20	/* PROT_MTE of arm64 */
-#define CGROUP_ROOT	"/sys/fs/cgroup/"
-#define CGROUP		CGROUP_ROOT "migrc_stale/"
 
 /* Shared with children; never moved. */
 static struct shared {
@@ -298,13 +296,6 @@ static void *mover(void *arg)
 	return NULL;
 }
 
-/* P is all that the cgroup has, and must not look as if somebody used it. */
-static void page_out(void)
-{
-	tlb_rs_write_file("/proc/self/clear_refs", "1");
-	tlb_rs_write_file(CGROUP "memory.reclaim", "64K");
-}
-
 /* The first write to a page since a fork() is a write fault, which would flush. */
 static void touch_stack(void)
 {
@@ -327,7 +318,7 @@ static void *reclaimer(void *arg)
 			continue;
 		}
 		round = LOAD(sh->reclaim);
-		page_out();
+		tlb_rs_cgroup_reclaim(65536);
 		STORE(sh->reclaimed, round);
 	}
 	return NULL;
@@ -551,12 +542,11 @@ static void deactivate(void)
 static void prepare_swapin(__u64 round)
 {
 	madvise(area, psize, MADV_DONTNEED);
-	if (tlb_rs_write_file(CGROUP "cgroup.procs", "0"))
-		ksft_exit_fail_msg("cannot enter %s\n", CGROUP);
+	tlb_rs_cgroup_enter();
 	store(old_value(round));
-	tlb_rs_write_file(CGROUP_ROOT "cgroup.procs", "0");
+	tlb_rs_cgroup_leave();
 	deactivate();
-	page_out();
+	tlb_rs_cgroup_reclaim(65536);
 	clean = !tlb_rs_pfn(page_p);
 	load();
 	/* Until then it cannot be made exclusive, but would be copied. */
@@ -999,11 +989,6 @@ static bool act_common(__u64 round)
 
 /* --- setup and the rounds ----------------------------------------------------- */
 
-static void remove_cgroup(void)
-{
-	rmdir(CGROUP);
-}
-
 static bool setup_swapin(void)
 {
 	int on = 0;
@@ -1011,11 +996,7 @@ static bool setup_swapin(void)
 	if (!tlb_rs_has_disk_swap() || !tlb_batch_get(&on) || on <= 0 ||
 	    access(TLB_BATCH_FLUSH_DELAY, W_OK))
 		return false;
-	tlb_rs_write_file(CGROUP_ROOT "cgroup.subtree_control", "+memory");
-	if (mkdir(CGROUP, 0755) && errno != EEXIST)
-		return false;
-	tlb_rs_at_exit(remove_cgroup);
-	return !access(CGROUP "memory.reclaim", W_OK);
+	return tlb_rs_cgroup();
 }
 
 static bool setup_uffd(void)

@@ -42,7 +42,6 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <sys/vfs.h>
 #include <linux/magic.h>
 #include <linux/userfaultfd.h>
@@ -63,8 +62,6 @@ struct uffdio_poison {
 	__s64 updated;
 };
 #endif
-#define CGROUP_ROOT	"/sys/fs/cgroup/"
-#define CGROUP		CGROUP_ROOT "tlb_batch_refault/"
 
 /* What R and W exchange is in pages of their own. */
 static struct shared {
@@ -193,21 +190,13 @@ static void map_file(const char *dir)
 	close(fd);
 }
 
-static void remove_cgroup(void)
-{
-	rmdir(CGROUP);
-}
-
 /* A hole that is only read is clean. */
 static void map_memfd(const char *dir)
 {
 	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_POISON };
 
 	(void)dir;
-	tlb_rs_write_file(CGROUP_ROOT "cgroup.subtree_control", "+memory");
-	mkdir(CGROUP, 0755);
-	tlb_rs_at_exit(remove_cgroup);
-	if (access(CGROUP "memory.reclaim", W_OK))
+	if (!tlb_rs_cgroup())
 		ksft_exit_skip("no cgroup that can be reclaimed\n");
 	uffd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
 	if (uffd < 0 || ioctl(uffd, UFFDIO_API, &api))
@@ -261,10 +250,9 @@ static void prepare_poison(__u64 round)
 	(void)round;
 	if (mmap(base, len, PROT_READ, MAP_SHARED | MAP_FIXED, memfd, 0) != base)
 		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
-	if (tlb_rs_write_file(CGROUP "cgroup.procs", "0"))
-		ksft_exit_fail_msg("cannot enter %s\n", CGROUP);
+	tlb_rs_cgroup_enter();
 	read_all();
-	tlb_rs_write_file(CGROUP_ROOT "cgroup.procs", "0");
+	tlb_rs_cgroup_leave();
 	tlb_rs_drain_pages();
 }
 
@@ -331,16 +319,6 @@ static void wait_for_reads(void)
 		;
 }
 
-/* As much as P, which is all that the cgroup has, and must not look as if somebody used it. */
-static void reclaim_cgroup(void)
-{
-	char buf[32];
-
-	snprintf(buf, sizeof(buf), "%zu", psize);
-	tlb_rs_write_file("/proc/self/clear_refs", "1");
-	tlb_rs_write_file(CGROUP "memory.reclaim", buf);
-}
-
 static void *reclaimer(void *arg)
 {
 	(void)arg;
@@ -353,7 +331,7 @@ static void *reclaimer(void *arg)
 	advise(act->advice ? act->advice : MADV_COLD);
 	wait_for_reads();
 	if (act->map == map_memfd)
-		reclaim_cgroup();
+		tlb_rs_cgroup_reclaim(psize);
 	else
 		advise(MADV_PAGEOUT);
 	__atomic_store_n(&reclaim_done, true, __ATOMIC_RELEASE);

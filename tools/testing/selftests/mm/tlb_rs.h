@@ -22,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <linux/types.h>
 
@@ -222,6 +223,46 @@ static inline bool tlb_rs_keep(const char *path)
 	tlb_rs_settings.nr++;
 	tlb_rs_at_exit(tlb_rs_settings_restore);
 	return true;
+}
+
+#define TLB_RS_CGROUP_ROOT	"/sys/fs/cgroup/"
+#define TLB_RS_CGROUP		TLB_RS_CGROUP_ROOT "tlb_rs/"
+
+static inline void tlb_rs_cgroup_remove(void)
+{
+	rmdir(TLB_RS_CGROUP);
+}
+
+/* Makes a memory cgroup that can be reclaimed, until exit. False if there is none. */
+static inline bool tlb_rs_cgroup(void)
+{
+	tlb_rs_write_file(TLB_RS_CGROUP_ROOT "cgroup.subtree_control", "+memory");
+	if (mkdir(TLB_RS_CGROUP, 0755) && errno != EEXIST)
+		return false;
+	tlb_rs_at_exit(tlb_rs_cgroup_remove);
+	return !access(TLB_RS_CGROUP "memory.reclaim", W_OK);
+}
+
+/* What this process touches first from now on is charged to it. */
+static inline void tlb_rs_cgroup_enter(void)
+{
+	if (tlb_rs_write_file(TLB_RS_CGROUP "cgroup.procs", "0"))
+		ksft_exit_fail_msg("cannot enter %s\n", TLB_RS_CGROUP);
+}
+
+static inline void tlb_rs_cgroup_leave(void)
+{
+	tlb_rs_write_file(TLB_RS_CGROUP_ROOT "cgroup.procs", "0");
+}
+
+/* What this process uses must not look used. */
+static inline void tlb_rs_cgroup_reclaim(size_t bytes)
+{
+	char buf[32];
+
+	snprintf(buf, sizeof(buf), "%zu", bytes);
+	tlb_rs_write_file("/proc/self/clear_refs", "1");
+	tlb_rs_write_file(TLB_RS_CGROUP "memory.reclaim", buf);
 }
 
 static inline bool tlb_rs_setting(const char *path, const char *val)
