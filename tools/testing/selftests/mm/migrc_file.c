@@ -19,6 +19,8 @@
  * verity     FS_IOC_ENABLE_VERITY, by who has it open for reading only: ext4 zeroes what
  *            follows the end of the file in P, which is what the disk had there. (The
  *            filesystem needs the feature: mke2fs -O verity.)
+ * journal    the same where the journal has the data, too: data=journal. (For that --dir has
+ *            to be where ext4 is mounted, and not in use.)
  * race       another thread opens and writes as soon as P is locked for a move, which takes
  *            long because other processes have it mapped, too, and fault injection delays the
  *            walk of each: some open() comes in the middle of the walk
@@ -41,6 +43,7 @@
  */
 #define _GNU_SOURCE
 #include <ftw.h>
+#include <mntent.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
@@ -574,9 +577,10 @@ static bool renew_verity(__u64 round)
 	unlink(path);
 	fill_file(len - block_size / 2);
 	fd = must_open(path, O_RDONLY);
+	/* Of what was written through the journal, buffers would stay, and not be moved. */
 	ok = !ioctl(fd, FIBMAP, &block) && block &&
 	     write_block((off_t)block * block_size, old_value(round)) &&
-	     !posix_fadvise(fd, len - psize, 0, POSIX_FADV_DONTNEED);
+	     !posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 	close(fd);
 	map_file();
 	return ok && *word == old_value(round);
@@ -615,6 +619,40 @@ static bool setup_verity(void)
 	held_fd = open(node, O_RDWR | O_DIRECT | O_CLOEXEC);
 	unlink(node);
 	return held_fd >= 0 && renew_verity(1) && act_verity(1) && !unlink(path);
+}
+
+static struct mntent *fs_of_dir;
+
+static bool mount_again(const char *options)
+{
+	if (umount(dir) && errno != EINVAL)
+		return false;
+	return !mount(fs_of_dir->mnt_fsname, dir, "ext4", 0, options);
+}
+
+/* Of what has no options of its own, none get lost. */
+static bool setup_journal(void)
+{
+	FILE *file = setmntent("/proc/mounts", "r");
+	struct mntent *fs = NULL;
+
+	while (file && (fs = getmntent(file)) && strcmp(fs->mnt_dir, dir))
+		;
+	if (file)
+		endmntent(file);
+	if (!fs || strcmp(fs->mnt_type, "ext4") || strcmp(fs->mnt_opts, "rw,relatime"))
+		return false;
+	fs_of_dir = fs;
+	return mount_again("data=journal") && setup_verity();
+}
+
+static void done_journal(void)
+{
+	if (held_fd >= 0)
+		done_fd();
+	if (fs_of_dir && !mount_again(NULL) && errno != EBUSY)
+		ksft_exit_fail_msg("%s: %s\n", dir, strerror(errno));
+	fs_of_dir = NULL;
 }
 
 /* --- open() in the middle of a walk ------------------------------------------------ */
@@ -920,6 +958,8 @@ static const struct test tests[] = {
 	{ .name = "unlinked", .setup = setup_unlinked, .act = act_write, .done = done_fd },
 	{ .name = "verity", .setup = setup_verity, .renew = renew_verity, .act = act_verity,
 	  .zero = true, .done = done_fd },
+	{ .name = "journal", .setup = setup_journal, .renew = renew_verity, .act = act_verity,
+	  .zero = true, .done = done_journal },
 	{ .name = "race", .setup = setup_race, .run = run_race, .times = 10 },
 	{ .name = "image", .setup = setup_image, .renew = renew_image, .act = act_image,
 	  .cleanup = unmap_others, .image = true },
