@@ -41,10 +41,15 @@ enum tlb_batch_hook {
 
 #ifdef CONFIG_TLB_RS_FAULT_INJECTION
 bool tlb_batch_skip(enum tlb_batch_hook hook);
+void tlb_batch_delay(enum tlb_batch_reason reason);
 #else
 static inline bool tlb_batch_skip(enum tlb_batch_hook hook)
 {
 	return false;
+}
+
+static inline void tlb_batch_delay(enum tlb_batch_reason reason)
+{
 }
 #endif /* CONFIG_TLB_RS_FAULT_INJECTION */
 
@@ -90,14 +95,6 @@ void tlb_batch_arch_sync(void);
 void tlb_batch_account_evicted(unsigned long ranges, unsigned long pages);
 void tlb_batch_do_trace_add(struct mm_struct *mm, unsigned long start,
 			    unsigned long end);
-
-#ifdef CONFIG_TLB_RS_FAULT_INJECTION
-void tlb_batch_delay(enum tlb_batch_reason reason);
-#else
-static inline void tlb_batch_delay(enum tlb_batch_reason reason)
-{
-}
-#endif /* CONFIG_TLB_RS_FAULT_INJECTION */
 
 static __always_inline bool tlb_batch_enabled(void)
 {

@@ -239,8 +239,8 @@ bool tlb_batch_skip(enum tlb_batch_hook hook)
 }
 
 /*
- * Widens the windows between the end of a page table walk and the issue, and
- * between the last walk and the flush.
+ * Widens the windows between the end of a page table walk and the issue, between
+ * the last walk and the flush, and before an empty page table is looked for.
  */
 void tlb_batch_delay(enum tlb_batch_reason reason)
 {

@@ -370,6 +370,7 @@ run tlb_batch_refault --act lazyfree --rounds 20 --expect-none
 run tlb_batch_refault --act file --dir /mnt --rounds 20 --expect-none
 run tlb_batch_refault --act guard --dir /mnt --rounds 20 --expect-none
 run tlb_batch_refault --act poison --rounds 20 --expect-none
+run tlb_batch_refault --act table --dir /mnt --rounds 10 --expect-none
 run tlb_batch_task
 run tlb_batch_dirty --rounds 30 --expect-none
 run tlb_batch_secondary --rounds 4 --expect-none
@@ -658,7 +659,7 @@ def pages(suite):
 # Where what removes a page flushes it, as in punch here, no rule is needed.
 XFS_BROKEN = [r.command for r in sabotage_table.REMOVALS
               if r.command.startswith("migrc_file") and set(ARCHES) <= set(r.arches) and
-              not re.search("--case (punch|verity) ", r.command)]
+              not re.search("--case (punch|verity|journal) ", r.command)]
 
 
 def fs(suite):
@@ -671,7 +672,8 @@ def fs(suite):
         image = [*(f"{program} --case {case}" for case in ("image", "copyup")), broken.format("image", "record")]
         with side_by_side(arch) as start:
             # What is of ext4, of btrfs, and of images.
-            start(filesystem, suite, arch, "xfs", "xfs:512M", [program], ("verity", "btrfs", "image", "copyup"),
+            start(filesystem, suite, arch, "xfs", "xfs:512M", [program],
+                  ("verity", "journal", "btrfs", "image", "copyup"),
                   oracle=arch == "arm64")
             start(filesystem, suite, arch, "xfs without rules", "xfs:512M", XFS_BROKEN)
             start(filesystem, suite, arch, "btrfs", "btrfs:512M",

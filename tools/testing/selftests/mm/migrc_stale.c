@@ -318,6 +318,7 @@ static void *reclaimer(void *arg)
 			continue;
 		}
 		round = LOAD(sh->reclaim);
+		tlb_rs_forget_use();
 		tlb_rs_cgroup_reclaim(65536);
 		STORE(sh->reclaimed, round);
 	}
@@ -546,6 +547,7 @@ static void prepare_swapin(__u64 round)
 	store(old_value(round));
 	tlb_rs_cgroup_leave();
 	deactivate();
+	tlb_rs_forget_use();
 	tlb_rs_cgroup_reclaim(65536);
 	clean = !tlb_rs_pfn(page_p);
 	load();

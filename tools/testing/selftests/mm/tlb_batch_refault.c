@@ -11,7 +11,7 @@
  *   flushes and frees
  *
  * R must read the new value. What has to prevent a stale one depends on what a
- * fault finds, so there are five acts:
+ * fault finds, so there are six acts:
  *
  * lazyfree  MADV_FREE: the PTE is empty and nothing stands in the way of a fault.
  *           The invalidation is issued before the PTL is released. The window is
@@ -30,6 +30,12 @@
  * poison    the same by UFFDIO_POISON for a page of a memfd. W registers in the window
  *           only: before, reclaim would see it. MADV_PAGEOUT would make it wait, so it
  *           is a cgroup that is reclaimed.
+ * table     a page as in "file", in a page table that is freed in the window, because
+ *           MADV_DONTNEED (Z, CPU 3) found it empty, having let go of its lock. It has
+ *           to flush: W maps anonymous memory there, and munmap() sees no table to look
+ *           for a mark in. Without the rule (skip_hook "open") R goes on reading the
+ *           file. Z lets go of the lock because an allocation fails, and waits for
+ *           flush_delay_us before it looks, in which R finds P again.
  *
  * lazyfree is about arm64: x86_64 tells the CPUs only with the flush, whether this
  * is batched or not, and a stock kernel has the same window.
@@ -79,11 +85,14 @@ static struct shared {
 
 struct act {
 	const char *name;
-	size_t nr_pages;	/* not more than reclaim flushes together */
+	size_t nr_pages;
+	size_t p;		/* which of them is P: of what is reclaimed, the last */
 	void (*map)(const char *dir);
 	void (*prepare)(__u64 round);
 	int advice;		/* before MADV_PAGEOUT, or 0 */
+	bool cgroup;		/* is reclaimed; MADV_PAGEOUT holds mmap_lock */
 	bool (*install)(void);	/* W does this, not a store; false if too late */
+	bool (*before)(void);	/* W does this before its store; false if too late */
 };
 
 static const struct act *act;
@@ -91,7 +100,8 @@ static const struct act *act;
 static const __u64 *page_p;
 static char *base;
 static size_t psize, len;
-static int mem, memfd, uffd;
+static long delay_us = 50000;
+static int mem, memfd, uffd, table_fd;
 
 static __u64 old_value(__u64 round)
 {
@@ -101,6 +111,23 @@ static __u64 old_value(__u64 round)
 static __u64 new_value(__u64 round)
 {
 	return 2 * round + 1;
+}
+
+/*
+ * What QEMU emulates for arm64 as a TLB of few entries it flushes whole for one page, and
+ * makes it larger if many are used. So R uses more pages, whose entries are not P's.
+ */
+#define CROWD_FIRST	128
+#define CROWD_LAST	511
+
+static const char *crowd;
+
+static void read_crowd(void)
+{
+	size_t i;
+
+	for (i = CROWD_FIRST; crowd && i <= CROWD_LAST; i++)
+		__atomic_load_n(crowd + i * psize, __ATOMIC_RELAXED);
 }
 
 static sigjmp_buf fault;
@@ -133,6 +160,7 @@ static void *reader(void *arg)
 				return NULL;
 		}
 		while (__atomic_load_n(&sh->flag, __ATOMIC_ACQUIRE) != round) {
+			read_crowd();
 			read_p(&v);
 			__atomic_fetch_add(&sh->reads, 1, __ATOMIC_RELAXED);
 		}
@@ -162,7 +190,7 @@ static void map_anon(const char *dir)
 }
 
 /* Pages without buffers: read from disk, not written. */
-static void map_file(const char *dir)
+static int open_file(const char *dir)
 {
 	struct statfs fs;
 	char path[256];
@@ -182,12 +210,44 @@ static void map_file(const char *dir)
 	free(buf);
 	if (posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED))
 		ksft_exit_fail_msg("cannot drop the page cache\n");
-	base = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	return fd;
+}
+
+static void mmap_file(int fd, int flags)
+{
+	base = mmap(base, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | flags, fd, 0);
 	if (base == MAP_FAILED)
 		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
 	/* One page at a time, so no large folios. */
 	advise(MADV_RANDOM);
+}
+
+static void map_file(const char *dir)
+{
+	int fd = open_file(dir);
+
+	mmap_file(fd, 0);
 	close(fd);
+}
+
+#define FAIL_PAGE_ALLOC	DEBUGFS "fail_page_alloc/"
+
+/* A page table of its own, between others that stay. */
+static void map_table(const char *dir)
+{
+	if (len != SZ_2M || tlb_rs_nr_cpus() < 4)
+		ksft_exit_skip("needs pages of 4 KiB and four CPUs\n");
+	if (access("/proc/thread-self/fail-nth", W_OK) ||
+	    !tlb_rs_setting(FAIL_PAGE_ALLOC "min-order", "0"))
+		ksft_exit_skip("needs CONFIG_FAIL_PAGE_ALLOC\n");
+	table_fd = open_file(dir);
+	/* Nothing is read ahead, and then mapped beside P. */
+	posix_fadvise(table_fd, 0, 0, POSIX_FADV_RANDOM);
+	base = tlb_rs_mmap(3 * len, SZ_2M) + len;
+	madvise(base - len, 3 * len, MADV_NOHUGEPAGE);
+#ifdef __aarch64__
+	crowd = base + len;
+#endif
 }
 
 /* A hole that is only read is clean. */
@@ -196,8 +256,6 @@ static void map_memfd(const char *dir)
 	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_POISON };
 
 	(void)dir;
-	if (!tlb_rs_cgroup())
-		ksft_exit_skip("no cgroup that can be reclaimed\n");
 	uffd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
 	if (uffd < 0 || ioctl(uffd, UFFDIO_API, &api))
 		ksft_exit_skip("no UFFDIO_POISON\n");
@@ -272,6 +330,74 @@ static void prepare_swap(__u64 round)
 	}
 }
 
+static pthread_t zapper_id;
+static bool zap_done;
+
+static void *zapper(void *arg)
+{
+	__u64 round = *(__u64 *)arg;
+	int fd;
+
+	tlb_rs_pin_cpu(3);
+	fd = tlb_rs_open("/proc/thread-self/fail-nth", O_WRONLY);
+	/* Without memory for more, the pages gathered so far are flushed and freed. */
+	if (write(fd, "1", 1) != 1)
+		ksft_exit_fail_msg("fail-nth: %s\n", strerror(errno));
+	advise(MADV_DONTNEED);
+	__atomic_store_n(&zap_done, true, __ATOMIC_RELEASE);
+	/* The end of a thread zaps its stack, which would flush. */
+	while (__atomic_load_n(&sh->ack, __ATOMIC_ACQUIRE) != round)
+		tlb_rs_sleep_us(1000);
+	close(fd);
+	return NULL;
+}
+
+/* As many as a struct mmu_gather has room for: Z's flush, before the window, is of these. */
+#define GATHERED	7
+
+static void prepare_table(__u64 round)
+{
+	const char *last = base + len - psize;
+	static __u64 arg;
+	char byte;
+	size_t i;
+
+	if (round > 1)
+		pthread_join(zapper_id, NULL);
+	arg = round;
+	mmap_file(table_fd, MAP_FIXED);
+	for (i = 0; i < GATHERED; i++)
+		__atomic_store_n(base + len - (i + 1) * psize, 1, __ATOMIC_RELAXED);
+	/* In the page cache, but not in the page table. Read twice, it would be active. */
+	posix_fadvise(table_fd, act->p * psize, psize, POSIX_FADV_DONTNEED);
+	tlb_rs_cgroup_enter();
+	if (pread(table_fd, &byte, 1, act->p * psize) != 1)
+		ksft_exit_fail_msg("pread: %s\n", strerror(errno));
+	tlb_rs_cgroup_leave();
+	tlb_rs_drain_pages();
+	if (!tlb_rs_delay(TLB_BATCH_FLUSH_DELAY, delay_us))
+		ksft_exit_fail_msg("cannot write %s\n", TLB_BATCH_FLUSH_DELAY);
+	zap_done = false;
+	if (pthread_create(&zapper_id, NULL, zapper, &arg))
+		ksft_exit_fail_msg("cannot start the thread that zaps\n");
+	while (tlb_rs_pfn(last))
+		;
+	__atomic_load_n(page_p, __ATOMIC_RELAXED);
+}
+
+/* False if Z did not find the table empty. */
+static bool before_table(void)
+{
+	bool in_time = !__atomic_load_n(&zap_done, __ATOMIC_ACQUIRE);
+
+	while (!__atomic_load_n(&zap_done, __ATOMIC_ACQUIRE))
+		;
+	if (mmap(base, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+		 -1, 0) != base)
+		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
+	return in_time;
+}
+
 static bool install_guard(void)
 {
 	if (madvise(base + len - psize, psize, MADV_GUARD_INSTALL))
@@ -299,11 +425,12 @@ static bool install_poison(void)
 }
 
 static const struct act acts[] = {
-	{ "lazyfree", 1, map_anon, prepare_lazyfree, MADV_FREE, NULL },
-	{ "file", 16, map_file, prepare_file, 0, NULL },
-	{ "swap", 16, map_anon, prepare_swap, 0, NULL },
-	{ "guard", 16, map_file, prepare_guard, 0, install_guard },
-	{ "poison", 1, map_memfd, prepare_poison, 0, install_poison },
+	{ "lazyfree", 1, 0, map_anon, prepare_lazyfree, .advice = MADV_FREE },
+	{ "file", 16, 15, map_file, prepare_file, .advice = 0 },
+	{ "swap", 16, 15, map_anon, prepare_swap, .advice = 0 },
+	{ "guard", 16, 15, map_file, prepare_guard, .install = install_guard },
+	{ "poison", 1, 0, map_memfd, prepare_poison, .cgroup = true, .install = install_poison },
+	{ "table", 512, 99, map_table, prepare_table, .cgroup = true, .before = before_table },
 };
 
 static bool reclaim_done;
@@ -330,16 +457,20 @@ static void *reclaimer(void *arg)
 	 */
 	advise(act->advice ? act->advice : MADV_COLD);
 	wait_for_reads();
-	if (act->map == map_memfd)
-		tlb_rs_cgroup_reclaim(psize);
-	else
+	if (!act->cgroup) {
 		advise(MADV_PAGEOUT);
+	} else {
+		/* It would wait for Z; and with MADV_RANDOM nobody asks. */
+		if (!act->before)
+			tlb_rs_forget_use();
+		tlb_rs_cgroup_reclaim(psize);
+	}
 	__atomic_store_n(&reclaim_done, true, __ATOMIC_RELEASE);
 	return NULL;
 }
 
 /* False if W came too late for the window. */
-static bool one_round(__u64 round, long delay_us)
+static bool one_round(__u64 round)
 {
 	bool in_time;
 	pthread_t id;
@@ -350,8 +481,9 @@ static bool one_round(__u64 round, long delay_us)
 	if (!act->advice)
 		clean += !(tlb_rs_kpageflags(pfn) & (1 << KPF_DIRTY));
 	__atomic_store_n(&sh->reading, round, __ATOMIC_RELEASE);
+	/* Z, which waits already, has to be done before. */
 	if ((act->advice && !tlb_rs_delay(TLB_BATCH_DELAY, delay_us)) ||
-	    !tlb_rs_delay(TLB_BATCH_FLUSH_DELAY, delay_us))
+	    !tlb_rs_delay(TLB_BATCH_FLUSH_DELAY, act->before ? 3 * delay_us : delay_us))
 		ksft_exit_fail_msg("cannot write %s\n", TLB_BATCH_DELAY);
 
 	reclaim_done = false;
@@ -360,7 +492,8 @@ static bool one_round(__u64 round, long delay_us)
 	/* Nothing there, or already a page that R found: the zero page. */
 	while (tlb_rs_pfn(page_p) == pfn && !__atomic_load_n(&reclaim_done, __ATOMIC_ACQUIRE))
 		;
-	in_time = !__atomic_load_n(&reclaim_done, __ATOMIC_ACQUIRE);
+	in_time = !act->before || act->before();
+	in_time &= !__atomic_load_n(&reclaim_done, __ATOMIC_ACQUIRE);
 	if (!act->install)
 		store(page_p, new_value(round));
 	else	/* waits for nobody */
@@ -378,9 +511,9 @@ static bool one_round(__u64 round, long delay_us)
 static void help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
-	       "  [--act lazyfree|file|swap|guard|poison] [--dir DIR] [--rounds N] [--delay US]\n"
+	       "  [--act lazyfree|file|swap|guard|poison|table] [--dir DIR] [--rounds N] [--delay US]\n"
 	       "  [--skip HOOK] [--expect-none | --expect-stale MIN]\n"
-	       "DIR: a directory on a disk, for --act file and guard\n",
+	       "DIR: a directory on a disk, for --act file, guard and table\n",
 	       prog);
 }
 
@@ -398,7 +531,7 @@ int main(int argc, char **argv)
 		{ }
 	};
 	struct sigaction action = { .sa_handler = on_fault, .sa_flags = SA_NODEFER };
-	long rounds = 50, delay_us = 50000, want_stale = 0, late = 0;
+	long rounds = 50, want_stale = 0, late = 0;
 	const char *skip = "none", *dir = NULL;
 	int opt, on = 0;
 	pthread_t id;
@@ -457,10 +590,12 @@ int main(int argc, char **argv)
 	if (act->advice)
 		ksft_exit_skip("x86_64 has this window, batch or not\n");
 #endif
-	if (act->map == map_file && !dir)
+	if ((act->map == map_file || act->map == map_table) && !dir)
 		ksft_exit_skip("needs --dir, on a disk\n");
 	if (act->prepare == prepare_swap && !tlb_rs_has_disk_swap())
 		ksft_exit_skip("needs swap on a disk\n");
+	if (act->cgroup && !tlb_rs_cgroup())
+		ksft_exit_skip("no cgroup that can be reclaimed\n");
 	if (act->map == map_memfd && !tlb_rs_has_swap())
 		ksft_exit_skip("needs swap: shmem is not looked at without\n");
 	if (tlb_rs_hook_removed(skip) && !tlb_rs_skip_hooks(skip))
@@ -469,7 +604,7 @@ int main(int argc, char **argv)
 
 	act->map(dir);
 	/* Not where a write to /proc/self/mem has its data in its own buffer. */
-	page_p = (__u64 *)(base + len - psize + psize / 2);
+	page_p = (__u64 *)(base + act->p * psize + psize / 2);
 	sigaction(SIGSEGV, &action, NULL);
 	sigaction(SIGBUS, &action, NULL);
 	mem = tlb_rs_open("/proc/self/mem", O_RDWR);
@@ -483,7 +618,7 @@ int main(int argc, char **argv)
 
 	ksft_set_plan(1);
 	for (round = 1; round <= (__u64)rounds; round++)
-		late += !one_round(round, delay_us);
+		late += !one_round(round);
 	__atomic_store_n(&sh->stop, true, __ATOMIC_RELAXED);
 	pthread_join(id, NULL);
 	if (tlb_rs_hook_removed(skip))

@@ -255,13 +255,17 @@ static inline void tlb_rs_cgroup_leave(void)
 	tlb_rs_write_file(TLB_RS_CGROUP_ROOT "cgroup.procs", "0");
 }
 
-/* What this process uses must not look used. */
+/* What this process uses does not look used, so that a cgroup's reclaim takes it. */
+static inline void tlb_rs_forget_use(void)
+{
+	tlb_rs_write_file("/proc/self/clear_refs", "1");
+}
+
 static inline void tlb_rs_cgroup_reclaim(size_t bytes)
 {
 	char buf[32];
 
 	snprintf(buf, sizeof(buf), "%zu", bytes);
-	tlb_rs_write_file("/proc/self/clear_refs", "1");
 	tlb_rs_write_file(TLB_RS_CGROUP "memory.reclaim", buf);
 }
 
