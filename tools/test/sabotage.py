@@ -100,6 +100,7 @@ def hvo(case, rule, says, append="panic_on_warn=1"):
 
 
 ARM64, X86_64 = ("arm64",), ("x86_64",)
+TABLE = "tlb_batch_refault --act table --dir /mnt --delay 200000 --rounds 8 --skip open --expect-stale 2"
 REMOVALS = (
     tlb_batch("flush", "tlb_batch_stale_litmus --rounds 200 --skip flush --expect-stale 100", own=True),
     tlb_batch("flush", "tlb_batch_secondary --rounds 4 --skip flush --expect-violations 100"),
@@ -114,9 +115,8 @@ REMOVALS = (
     tlb_batch("open", "tlb_batch_refault --act guard --dir /mnt --rounds 20 --skip open --expect-stale 5"),
     tlb_batch("open", "tlb_batch_refault --act poison --rounds 20 --skip open --expect-stale 5"),
     # With range operations arm64 flushes all that the table led to: the whole of it is one range.
-    tlb_batch("open", "tlb_batch_refault --act table --dir /mnt --rounds 10 --skip open --expect-stale 2", ARM64,
-              boot=options(cpu="neoverse-n1", **dict(TLB_BATCH_BOOT))),
-    tlb_batch("open", "tlb_batch_refault --act table --dir /mnt --rounds 10 --skip open --expect-stale 2", X86_64),
+    tlb_batch("open", TABLE, ARM64, boot=options(cpu="neoverse-n1", **dict(TLB_BATCH_BOOT))),
+    tlb_batch("open", TABLE, X86_64),
     # x86_64 has this window without the batch, too.
     tlb_batch("open", "tlb_batch_refault --act lazyfree --rounds 20 --skip open --expect-stale 5", ARM64),
     tlb_batch("lock", "tlb_batch_refault --act file --dir /mnt --rounds 20 --skip lock --expect-stale 5"),

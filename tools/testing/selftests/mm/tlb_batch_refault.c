@@ -368,8 +368,12 @@ static void prepare_table(__u64 round)
 	mmap_file(table_fd, MAP_FIXED);
 	for (i = 0; i < GATHERED; i++)
 		__atomic_store_n(base + len - (i + 1) * psize, 1, __ATOMIC_RELAXED);
-	/* In the page cache, but not in the page table. Read twice, it would be active. */
-	posix_fadvise(table_fd, act->p * psize, psize, POSIX_FADV_DONTNEED);
+	/*
+	 * In the page cache, of the cgroup and inactive, but not in the page table. It may
+	 * still be there from when it was written, in a large folio.
+	 */
+	tlb_rs_drain_pages();
+	posix_fadvise(table_fd, 0, 0, POSIX_FADV_DONTNEED);
 	tlb_rs_cgroup_enter();
 	if (pread(table_fd, &byte, 1, act->p * psize) != 1)
 		ksft_exit_fail_msg("pread: %s\n", strerror(errno));
@@ -433,6 +437,7 @@ static const struct act acts[] = {
 	{ "table", 512, 99, map_table, prepare_table, .cgroup = true, .before = before_table },
 };
 
+static bool reclaiming;
 static bool reclaim_done;
 static long clean;		/* rounds in which P was clean before */
 static long early;		/* rounds in which W's store did not wait */
@@ -457,6 +462,7 @@ static void *reclaimer(void *arg)
 	 */
 	advise(act->advice ? act->advice : MADV_COLD);
 	wait_for_reads();
+	__atomic_store_n(&reclaiming, true, __ATOMIC_RELEASE);
 	if (!act->cgroup) {
 		advise(MADV_PAGEOUT);
 	} else {
@@ -486,9 +492,13 @@ static bool one_round(__u64 round)
 	    !tlb_rs_delay(TLB_BATCH_FLUSH_DELAY, act->before ? 3 * delay_us : delay_us))
 		ksft_exit_fail_msg("cannot write %s\n", TLB_BATCH_DELAY);
 
+	reclaiming = false;
 	reclaim_done = false;
 	if (pthread_create(&id, NULL, reclaimer, NULL))
 		ksft_exit_fail_msg("cannot start the thread that reclaims\n");
+	/* MADV_COLD may split a large folio, whose PTEs are not there meanwhile. */
+	while (!__atomic_load_n(&reclaiming, __ATOMIC_ACQUIRE))
+		;
 	/* Nothing there, or already a page that R found: the zero page. */
 	while (tlb_rs_pfn(page_p) == pfn && !__atomic_load_n(&reclaim_done, __ATOMIC_ACQUIRE))
 		;
