@@ -48,6 +48,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/vfs.h>
 #include <linux/magic.h>
 #include <linux/userfaultfd.h>
@@ -246,6 +247,8 @@ static void map_table(const char *dir)
 	base = tlb_rs_mmap(3 * len, SZ_2M) + len;
 	madvise(base - len, 3 * len, MADV_NOHUGEPAGE);
 #ifdef __aarch64__
+	/* Nor for a page beside large ones, which stacks may be. */
+	prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
 	crowd = base + len;
 #endif
 }
