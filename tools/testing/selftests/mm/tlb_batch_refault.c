@@ -469,7 +469,7 @@ static void *reclaimer(void *arg)
 	if (!act->cgroup) {
 		advise(MADV_PAGEOUT);
 	} else {
-		/* It would wait for Z; and with MADV_RANDOM nobody asks. */
+		/* That waits for Z's lock of the VMA; and MADV_RANDOM hides use from reclaim. */
 		if (!act->before)
 			tlb_rs_forget_use();
 		tlb_rs_cgroup_reclaim(psize);
