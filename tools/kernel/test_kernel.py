@@ -572,9 +572,12 @@ class Doctor(Case):
         return f'case " $*" in {cases}*) {OLD_APT.strip()};; esac\n'
 
     def test_debian_without_rust(self):
-        self.path(("rustc", "cargo", "bindgen"), **{"apt-cache": self.apt(rustc="1.85.0+dfsg3-1", bindgen="0.71.1-4")})
+        rust = {name: "1.85.0+dfsg3-1" for name in ("rustc", "cargo", "rustfmt", "rust_clippy")}
+        self.path(("rustc", "cargo", "rustfmt", "clippy-driver", "bindgen"),
+                  **{"apt-cache": self.apt(bindgen="0.71.1-4", **rust)})
+        # All at once: who has installed them must not be told of more.
         out = self.doctor(1, "MISSING  rustc", "apt-get install -y --no-install-recommends",
-                          " rustc rust-src bindgen")
+                          " rustc rust-src bindgen", " cargo rustfmt rust-clippy")
         self.assertNotIn("rustup", out)
 
     def test_old_rust(self):

@@ -191,9 +191,16 @@ def missing(groups):
         need += [p for t, p in {"gcc": "gcc", "make": "make"}.items() if not which(t)]
     for group, tools in (("test", TEST_TOOLS), ("deb", DEB_TOOLS)):
         need += [p for t, p in tools.items() if group in groups and not which(t)]
-    if "test" in groups and (rustc := find_rustc()) and Path(rustc).is_relative_to("/usr/bin"):
+    if "test" in groups and packaged_rustc():
         need += [p for t, p in RUST_TEST_TOOLS.items() if not which(t) and candidate(p) >= MIN_RUSTC]
     return list(dict.fromkeys(need))
+
+
+def packaged_rustc():
+    """Whether rustc is the distribution's, or will be once what is missing is installed."""
+    if rustc := find_rustc():
+        return Path(rustc).is_relative_to("/usr/bin")
+    return not given("RUSTC") and bool(rust_packages())
 
 
 @functools.cache    # apt-cache takes up to a second, and is asked for twenty packages
