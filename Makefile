@@ -57,7 +57,7 @@ help:
 #:   make bench               measurements, into build/bench/: bench.html (one page), bench.md, bench.json;
 #:                            SUITE='counts pageout': only these
 #:   make selftests           the kernel tree's own mm selftests on both, compared; TESTS='cow migration'
-#:                            MIGRC=1: instead, the checked image with migrc on, under the oracle, and off;
+#:                            MIGRC=1: instead, the checked image under the oracle, migrc on and off;
 #:                            MOVE=1: while their memory is moved; HVO=1: those of HugeTLB pages on
 #:                            arm64, struct pages given back, and stock
 #:   make soak MINUTES=15     stress-ng and our stress programs together, under KASAN, lockdep and the oracle of stale

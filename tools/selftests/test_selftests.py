@@ -294,6 +294,17 @@ class Moving(unittest.TestCase):
             subprocess.run(["sh", "-n"], input=job, text=True, check=True)
 
 
+class Sides(unittest.TestCase):
+    def test_both_are_as_slow(self):
+        """Else a race that the emulator's speed decides counts as worse."""
+        for migrc in (False, True):
+            options = types.SimpleNamespace(arch="arm64", stock="a", ours="b", hvo=False, migrc=migrc, move=False)
+            with mock.patch.object(selftests.common, "logged"):
+                was, now = selftests.choose(options).values()
+            self.assertEqual((was.oracle, now.oracle), (migrc, migrc))
+            self.assertEqual((was.migrc, now.migrc), (False, migrc))
+
+
 class Repeating(unittest.TestCase):
     def boots(self, ours, stock=("ok 1 a\n",) * 6):
         """Number of runs and what counts, with these consoles of the boots on tlb-rs."""
