@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Boots a kernel in QEMU (TCG), runs a job in it and returns the results.
 
-    guest.py boot --arch arm64 --kernel Image --job 'thp_split --count 32' --meter
+    guest.py boot --arch arm64 --kernel Image --job 'tlb_batch_thp_split --thps 32' --meter
     guest.py boot --arch x86_64 --initrd any.cpio    a user's own initramfs
     guest.py shell --arch arm64                      busybox on the console
     guest.py programs --arch arm64                   compile the guest programs
@@ -390,6 +390,9 @@ def read_meter(path, result, oracle):
             result.oracle_errors = [{"oracle": "stale", **result.oracle_summary}]
         if result.oracle_summary and result.oracle_summary["lost_declares"]:
             result.problems.append(f"the oracle missed declarations: {result.oracle_summary}")
+        # Each page that is allocated or freed is one.
+        if result.oracle_summary and not result.oracle_summary["declares"]:
+            result.problems.append("the kernel told the oracle of no page: it needs CONFIG_TLB_ORACLE, as VARIANT=checked has")
 
 
 def boot(kernel, arch, job=None, initrd=None, cpu="max", smp=4, mem="2G", nodes=2, cpuless=0,

@@ -146,6 +146,18 @@ class Meter(unittest.TestCase):
         self.assertEqual((len(regions), len(errors), len(problems)), (1, 1, 1))
         self.assertEqual(summary["declares"], 2)
 
+    def test_oracle_that_saw_nothing(self):
+        summary = {"accesses": 9, "declares": 3, "errors": 0, "lost_declares": 0}
+        for more, says in (({}, None), ({"declares": 0}, "told the oracle of no page"), ({"lost_declares": 1}, "missed"),
+                           ({"errors": 1}, None)):
+            with tempfile.TemporaryDirectory() as name:
+                path = Path(name) / "meter"
+                path.write_text(json.dumps({"oracle_summary": summary | more}) + "\n")
+                result = guest.Result(console="")
+                guest.read_meter(path, result, oracle=True)
+            self.assertRegex(" ".join(result.problems), says or "^$")
+            self.assertEqual(bool(result.oracle_errors), "errors" in more)
+
 
 class Judge(unittest.TestCase):
     def judge(self, console, own_init=True, shutdown="guest-shutdown", **more):

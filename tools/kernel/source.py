@@ -114,14 +114,23 @@ def find(packages, prefix):
     """(apt, package, version) of the newest upstream version that starts with prefix, or None."""
     if not shutil.which("apt-cache"):
         return None
-    best = None
-    for apt in (Apt(), private_apt()):
+    best = error = None
+    for suites in (Apt, private_apt):
+        try:
+            apt = suites()
+        except Fail as e:   # of a mirror that does not have all of KNOWN_SUITES
+            error = e
+            continue
         for package in packages if apt else ():
             for ver in apt.versions(package):
                 v = version(ver)
                 # On a tie the suite that comes first: the one that this machine follows.
                 if v[:len(prefix)] == prefix and (best is None or v > best[0]):
                     best = (v, apt, package, ver)
+    if error and not best:
+        raise error
+    if error:
+        say(f"{best[2]} {best[3]} is the newest of this machine's suites; of others nothing is known: {error}")
     return best[1:] if best else None
 
 

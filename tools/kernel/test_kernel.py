@@ -227,6 +227,16 @@ class Errors(Case):
         self.path(rustc=NEW_RUSTC, bindgen=FAKE_BINDGEN, **apt)
         self.fails(self.build, "apt-get update failed", "no route", "KDIR=")
 
+    def test_mirror_without_other_suites(self):
+        """What this machine's own suites have will do."""
+        self.library()
+        apt = {"apt-cache": 'case "$*" in -c*) ;; *madison*7.3) echo "linux-source-7.3 | 7.3.4-1 | x main Packages";;\n'
+                            'esac\n',
+               "apt-get": NO_APT["apt-get"] + 'case "$*" in *update*) echo "E: no Release file" >&2; exit 100;; esac\n'}
+        self.path(rustc=NEW_RUSTC, bindgen=FAKE_BINDGEN, **apt)
+        self.fails(self.build, "linux-source-7.3 7.3.4-1 is the newest of this machine's suites", "no Release file",
+                   "apt knows no SHA256")
+
     def test_wrong_checksum(self):
         self.library()
         apt = {"apt-cache": 'case "$*" in *madison*7.3) echo "linux-source-7.3 | 7.3.4-1 | x main Packages";;\n'

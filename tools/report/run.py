@@ -8,7 +8,6 @@ Exit status 0 only if tlb-rs meets the targets below in every line.
 import argparse
 import os
 import platform
-import sys
 
 import measure  # first: it knows where the others are
 import common

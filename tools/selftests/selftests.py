@@ -22,8 +22,8 @@ import math
 import operator
 import os
 import re
+import shlex
 import shutil
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -133,7 +133,8 @@ def oracle_cases(result):
     """What the oracle says of a boot that it watched."""
     found = {f"{ORACLE}{error['oracle']} {'store' if error.get('store') else 'load'}, {error.get('state')}": "fail"
              for error in result.oracle_errors}
-    if result.oracle_summary is None or result.oracle_summary["lost_declares"]:
+    summary = result.oracle_summary
+    if summary is None or summary["lost_declares"] or not summary["declares"]:
         found[ORACLE + "did not see all"] = "fail"
     return found
 
@@ -288,6 +289,9 @@ def build(arch, kver, tests):
     # Before anything is fetched for them.
     known = common.output([*make, "-s", "--eval=tlb_rs_list: ; @echo $(notdir $(TEST_GEN_FILES))", "tlb_rs_list"],
                           env=env).split()
+    if not known:
+        raise common.Fail(f"make cannot list the mm selftests of {out.parent / 'src'}: see what {shlex.join([*make, '-n'])} "
+                          "says; if the kernel's source has moved, remove that directory")
     programs = {test: out / "bin" / test for test in tests if test in known}
     for test in set(tests) - set(programs):
         if not (tree / MM / f"{re.sub('_(32|64)$', '', test)}.c").exists():
@@ -484,7 +488,7 @@ def main():
     print(f"\n{sum(len(runs[was][0]) for runs in results.values())} cases of {len(results)} commands on {was}, "
           f"{len(failed)} worse on {now}; {os.path.relpath(place)}")
     if late:
-        print(f"not finished in {options.limit} s: {', '.join(late)}")
+        print(f"not finished in {options.limit * (1 + sides[now].oracle)} s: {', '.join(late)}")
     if options.migrc:
         print(", ".join(f"{key} {total[key]}" for key in (*FIGURES, "oracle_errors", "oracle_lost_declares")))
     still = unmoved(sides) if options.move else []

@@ -57,6 +57,17 @@ class Asking(unittest.TestCase):
             selftests.build("arm64", kver, ["cow", "foo"])
 
 
+    def test_make_lists_nothing(self):
+        """A tree whose makefiles fail has not skipped all tests."""
+        if not shutil.which(selftests.initramfs.compiler("arm64")[0]):
+            self.skipTest("no compiler here")
+        with tempfile.TemporaryDirectory() as name, mock.patch.object(selftests, "OUT", Path(name)), \
+                mock.patch.object(selftests.source, "linux", return_value=("7.3", Path(name) / "linux")), \
+                mock.patch.object(selftests, "copy_tree"), mock.patch.object(selftests.common, "output", return_value=""), \
+                self.assertRaisesRegex(selftests.common.Fail, "make cannot list the mm selftests"):
+            selftests.build("arm64", "7.3", ["cow"])
+
+
 class Reading(unittest.TestCase):
     def test_forms_of_a_line(self):
         self.assertEqual(tap("ok 1 plain\n"
@@ -102,13 +113,15 @@ class Reading(unittest.TestCase):
         self.assertEqual(list(first)[1], SPLAT + "WARNING: mm/rmap.c:N at f+N, CPU#N: cow/N")
 
     def test_with_migrc(self):
-        summary = {"lost_declares": 0, "errors": 0}
+        summary = {"lost_declares": 0, "errors": 0, "declares": 9}
         stale = {"oracle": "stale", "store": False, "state": "FREE"}
         end = "ok 1 a\nmigrc_deferred 7\nmigrc_held {}\n"
         for held, more, bad in ((0, {}, None), (3, {}, selftests.HELD),
                                 (0, {"oracle_errors": [stale]}, selftests.ORACLE + "stale load, FREE"),
                                 (0, {"oracle_summary": None}, selftests.ORACLE + "did not see all"),
                                 (0, {"oracle_summary": summary | {"lost_declares": 1}},
+                                 selftests.ORACLE + "did not see all"),
+                                (0, {"oracle_summary": summary | {"declares": 0}},
                                  selftests.ORACLE + "did not see all")):
             found = selftests.cases(result(end.format(held), **{"oracle_summary": summary, **more}), 100, True, True)
             self.assertEqual(found, {"a": "pass", STATUS: "pass"} | ({bad: "fail"} if bad else {}))

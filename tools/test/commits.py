@@ -70,9 +70,10 @@ def build(tree, arch, kver, config):
     make, env = kernel_tool.maker(tree, out, arch)
     make.append("LOCALVERSION=")    # it would name the commit, and so be compiled anew for each
     shutil.copy(config, out / ".config")
-    common.logged([*make, "olddefconfig"], out / "config.log", f"configuring {out.name}", env=env)
-    common.logged([*make, kernel_tool.JOBS, Path(kernel_tool.IMAGES[arch]).name], out / "build.log",
-                  f"building {kver}/{out.name}", kernel_tool.OBJECT, env=env)
+    with common.lock(common.BUILD / "lock", "kernel build"):
+        common.logged([*make, "olddefconfig"], out / "config.log", f"configuring {out.name}", env=env)
+        common.logged([*make, kernel_tool.JOBS, Path(kernel_tool.IMAGES[arch]).name], out / "build.log",
+                      f"building {kver}/{out.name}", kernel_tool.OBJECT, env=env)
     kernel_tool.link_image(out, arch)
 
 
@@ -84,7 +85,7 @@ def tried(arch, kver, config, boot):
     OUT.mkdir(exist_ok=True)
     place = OUT / f"{arch}-{kver}.json"
     passed = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
-    with common.lock(common.BUILD / "lock", "kernel build"):
+    with common.lock(OUT / "lock", "test of the commits"):
         for tree, name, content in applied(kver):
             key = hashlib.sha256(content.encode() + Path(config).read_bytes()).hexdigest()
             if key in passed:

@@ -33,6 +33,7 @@ import initramfs  # noqa: E402
 import kernel as kernel_tool  # noqa: E402
 import measure  # noqa: E402
 import overlay  # noqa: E402
+import source  # noqa: E402
 import toolchain  # noqa: E402
 
 OUT = common.BUILD / "matrix"
@@ -189,7 +190,8 @@ def identity(kernel):
     files = [*overlay.overlay_files().items(), *overlay.patch_files(tuple(map(int, kernel.kver.split(".")))),
              *((f.name, f) for f in kernel_tool.fragments(kernel.arch, kernel.variant)),
              *((f.name, f) for f in (*tools, ROOT / "tools/guest/init", initramfs.TLBSTAT))]
-    parts = (repr(kernel), JOB, repr(KUNIT), *map(inspect.getsource, (build, boot, run, absent, skipped)))
+    base = source.cached(kernel.kver)
+    parts = (repr(kernel), base.name if base else "", JOB, repr(KUNIT), *map(inspect.getsource, (build, boot, run, absent, skipped)))
     digest = hashlib.sha256("".join(parts).encode())
     for name, file in sorted((str(name), file) for name, file in files):
         if not name.startswith("Documentation/"):

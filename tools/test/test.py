@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -53,11 +54,16 @@ OBJECTS_BOTH = ("mm/rmap.o", "mm/migrate.o", "mm/memory.o", "mm/mprotect.o", "mm
 OBJECTS = {
     "arm64": (*OBJECTS_BOTH, "mm/vmstat.o", "mm/page_alloc.o", "mm/khugepaged.o", "mm/gup.o", "mm/mmap.o", "mm/show_mem.o",
               "mm/memory_hotplug.o", "mm/memory-failure.o", "mm/pgtable-generic.o", "mm/userfaultfd.o", "mm/truncate.o",
+              "mm/madvise.o",
               "kernel/exit.o", "fs/open.o", "fs/namei.o", "fs/ext4/inode.o",
               "arch/arm64/kernel/smp.o", "arch/arm64/mm/contpte.o", "arch/arm64/mm/fault.o", "arch/arm64/mm/mmu.o",
-              "drivers/irqchip/irq-gic-v3.o"),
+              "arch/arm64/mm/init.o", "drivers/irqchip/irq-gic-v3.o"),
     "x86_64": (*OBJECTS_BOTH, "mm/hugetlb.o", "mm/hugetlb_vmemmap.o", "arch/x86/mm/tlb.o", "arch/x86/mm/fault.o"),
 }
+# Of files that the series changes, but not compared.
+NOT_AS_STOCK = {**{f"fs/{name}/super.o": "FS_FROZEN_PAGES is set whether somebody looks or not" for name in ("ext4", "erofs", "squashfs")},
+                "fs/xfs/xfs_super.o": "as fs/ext4/super.o",
+                "mm/page_table_check.o": "only in kernels for debugging"}
 
 
 class Suite:
@@ -161,6 +167,8 @@ def boot(suite, name, arch, variant, job, want=guest.OK, cases=True, append="kun
             suite.skip(f"{title}: {line.group(2)}", "see the console")
         elif line:
             suite.check(f"{title}: {line.group(2)}", not line.group(1))
+        elif whole := re.match(r"1\.\.0 # SKIP *(.*)", case):
+            suite.skip(f"{title}: a whole program", whole.group(1))
     ok = result.exit_status == want
     suite.check(f"{title}: console clean, ended as it should" if want == guest.OK else f"{title}: status {want}",
                 ok, f"{result.seconds:.0f} s")
@@ -234,9 +242,18 @@ def style(suite):
             suite.check(name, not wrong, ", ".join(wrong))
     for kver in source.KVERS:
         applies(suite, kver)
+    forgotten = uncompared((ROOT / "patches").glob("*.patch"))
+    suite.check("what is changed is compared with stock", not forgotten, ", ".join(sorted(forgotten)))
     missing = [str(f) for f in tracked() if "SPDX-License-Identifier: GPL-2.0" not in f.read_text(errors="replace")[:400]
                and f.name != "series" and f.suffix not in (".patch", ".txt")]
     suite.check("SPDX line on every file", not missing, " ".join(missing))
+
+
+def uncompared(patches):
+    """The objects of C files that these patches change, but that nothing compares with those of stock."""
+    changed = {f"{name}.o" for patch in patches
+               for name in re.findall(r"^\+\+\+ b/(\S+)\.c$", patch.read_text(encoding="utf-8"), re.M)}
+    return changed - set(NOT_AS_STOCK) - {obj for objects in OBJECTS.values() for obj in objects}
 
 
 def applies(suite, kver):
@@ -508,7 +525,8 @@ def removed(suite, matrix, arch, options, removals):
     first = removals[0]
     # One of tlb_batch needs the disk of migrc.
     name = f"{removals[-1].mechanism} without " + (f"{first.rules}, {first.label}" if first.alone else
-                                                   "a rule" if len(removals) == 1 else "its rules")
+                                                   f"a rule, {first.command.split()[0]}" if len(removals) == 1 else
+                                                   f"{len(removals)} rules")
     says, options = first.says, {"timeout": 1800} | options
     if first.uaf and IMAGE == "debug":
         says = ("use-after-free in", *says)     # KASAN
@@ -783,6 +801,10 @@ def main():
             known[name](suite)
         except (subprocess.CalledProcessError, SystemExit, guest.GuestError, Fail) as error:
             suite.check(f"{name} ended early", False, str(error))
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            # The other suites still have something to say.
+            suite.say(traceback.format_exc())
+            suite.check(f"{name} ended early", False, repr(error))
         suite.done()
 
     print("\nsummary")

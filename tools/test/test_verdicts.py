@@ -208,6 +208,34 @@ unittest.main()
         self.suite.unittest("it", file, must=True)
         self.assertEqual((self.suite.passed, len(self.suite.failed)), (3, 1))
 
+    def test_whole_program_skips(self):
+        text = "TAP version 13\n1..0 # SKIP needs fault injection\nTAP version 13\n1..1\nok 1 a\n"
+        with mock.patch.object(suites.guest, "boot", return_value=booted(text)):
+            suites.boot(self.suite, "x", "arm64", "checked", "x")
+        self.assertEqual(self.suite.skipped, ["arm64 x: a whole program"])
+
+    def test_no_suite_takes_the_others_with_it(self):
+        """An error of a tool is one of its suite."""
+        def broken(_):
+            raise FileNotFoundError("rustfmt")
+
+        def works(suite):
+            suite.check("this ran", True)
+
+        with mock.patch.object(suites, "SUITES", {"broken": broken, "works": works}), \
+                mock.patch.object(suites.sys, "argv", ["test.py"]), mock.patch.dict("os.environ", {"SUITE": ""}), \
+                mock.patch.object(suites.subprocess, "run"):
+            self.assertEqual(suites.main(), 1)
+        self.assertEqual([(s.passed, s.failed) for s in suites.DONE], [(0, ["broken ended early"]), (1, [])])
+        for suite in suites.DONE:
+            suite.log.close()
+
+    def test_uncompared(self):
+        with tempfile.TemporaryDirectory() as tmp:
+            patch = Path(tmp) / "0001.patch"
+            patch.write_text("--- a/mm/rmap.c\n+++ b/mm/rmap.c\n--- a/mm/new.c\n+++ b/mm/new.c\n+++ b/mm/x.h\n")
+            self.assertEqual(suites.uncompared([patch]), {"mm/new.o"})
+
     def test_debug_puts_the_image_back(self):
         with mock.patch.object(suites, "kunit", side_effect=suites.Fail("x")), self.assertRaises(suites.Fail):
             suites.debug(self.suite)
@@ -295,6 +323,8 @@ class Matrix(unittest.TestCase):
             self.assertIn(ROOT / name, seen)
         self.assertEqual(matrix.identity(matrix.dataclasses.replace(kernel, skips=("x",))), one)
         self.assertNotEqual(matrix.identity(matrix.dataclasses.replace(kernel, about="x")), one)
+        with mock.patch.object(matrix.source, "cached", return_value=Path("linux-7.3.99")):
+            self.assertNotEqual(matrix.identity(kernel), one)
 
 
 if __name__ == "__main__":
