@@ -153,6 +153,7 @@ static inline void hvo_begin(bool debug)
 	    !tlb_rs_setting(HVO_PARAM "strategy", "auto") ||
 	    !tlb_rs_setting(HVO_PARAM "ack_timeout_us", "200000") ||
 	    !tlb_rs_setting(HVO_PARAM "pause_budget_us", "1000000") ||
+	    !tlb_rs_setting(HVO_PARAM "max_ptes", "4096") ||
 	    !tlb_rs_setting(HVO_PARAM "duty_pct", "100"))
 		ksft_exit_fail_msg("HVO cannot be set up\n");
 }

@@ -179,6 +179,7 @@ int main(int argc, char **argv)
 		{ "pairs", required_argument, NULL, 'p' },
 		{ "strategy", required_argument, NULL, 's' },
 		{ "spin", no_argument, NULL, 'i' },
+		{ "help", no_argument, NULL, 'h' },
 		{ },
 	};
 	const char *strategies[MAX_STRATEGIES];
@@ -187,7 +188,7 @@ int main(int argc, char **argv)
 	char path[128];
 	bool ok = true;
 
-	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
 		switch (c) {
 		case 'n':
 			pages = tlb_rs_number(optarg, 1, 1000000);
@@ -197,14 +198,16 @@ int main(int argc, char **argv)
 			break;
 		case 's':
 			if (nr == MAX_STRATEGIES)
-				return KSFT_FAIL;
+				ksft_exit_fail_msg("more than %d strategies\n", nr);
 			strategies[nr++] = optarg;
 			break;
 		case 'i':
 			with_spin = true;
 			break;
 		default:
-			return KSFT_FAIL;
+			printf("usage: %s [--pages N] [--pairs N] [--strategy S]... [--spin]\n",
+			       argv[0]);
+			return c == 'h' ? 0 : KSFT_FAIL;
 		}
 	}
 	if (!nr)

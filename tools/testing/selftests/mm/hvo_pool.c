@@ -76,9 +76,12 @@ static long nr_reads;
 static void *reader(void *arg)
 {
 	tlb_rs_pin_cpu((long)arg);
-	while (!__atomic_load_n(&readers_stop, __ATOMIC_RELAXED))
-		__atomic_fetch_add(&nr_reads, get_field(HVO_DEBUG "read", "pages"),
-				   __ATOMIC_RELAXED);
+	while (!__atomic_load_n(&readers_stop, __ATOMIC_RELAXED)) {
+		long nr = get_field(HVO_DEBUG "read", "pages");
+
+		if (nr > 0)
+			__atomic_fetch_add(&nr_reads, nr, __ATOMIC_RELAXED);
+	}
 	return NULL;
 }
 
@@ -87,6 +90,7 @@ static pthread_t readers[64];
 static void readers_begin(void)
 {
 	readers_stop = false;
+	nr_reads = 0;
 	for (long i = 0; i < nr_cpus && i < 64; i++)
 		pthread_create(&readers[i], NULL, reader, (void *)i);
 }
@@ -167,14 +171,19 @@ static const char *needs_memory(void)
 	return some(small_size()) ? NULL : "needs memory for one page";
 }
 
+static const char *needs_injection(void)
+{
+	return access(HVO_DEBUG "stall_us", W_OK) ? "needs CONFIG_TLB_RS_FAULT_INJECTION" : NULL;
+}
+
 static const char *needs_two_cpus(void)
 {
-	return nr_cpus < 2 ? "needs 2 CPUs" : NULL;
+	return nr_cpus < 2 ? "needs 2 CPUs" : needs_injection();
 }
 
 static const char *needs_three_cpus(void)
 {
-	return nr_cpus < 3 ? "needs 3 CPUs" : NULL;
+	return nr_cpus < 3 ? "needs 3 CPUs" : needs_injection();
 }
 
 static bool test_demote(void)
@@ -421,7 +430,7 @@ static bool test_live(void)
 	ok &= !resize(kb, 0) && memmap() == before && verify(0);
 	set(HVO_PARAM "strategy", "auto");
 	ksft_print_msg("%ld changes without a pause, %ld with one\n", live, paused);
-	return ok && live && !paused;
+	return ok && live && !paused && nr_reads;
 }
 
 static bool hotplug_stop;
@@ -437,7 +446,9 @@ static const char *online_file(void)
 
 static const char *cannot_hotplug(void)
 {
-	return nr_cpus < 2 || access(online_file(), W_OK) ? "needs 2 CPUs and CPU hotplug" : NULL;
+	if (nr_cpus < 2 || access(online_file(), W_OK))
+		return "needs 2 CPUs and CPU hotplug";
+	return needs_injection();
 }
 
 static void *hotplug(void *arg)
@@ -675,7 +686,7 @@ static const struct {
 	{ .name = "pool", .test = test_pool },
 	{ .name = "demote", .test = test_demote, .cannot = cannot_demote },
 	{ .name = "use", .test = test_use, .cannot = needs_memory },
-	{ .name = "readers", .test = test_readers },
+	{ .name = "readers", .test = test_readers, .cannot = needs_injection },
 	{ .name = "deaf", .test = test_deaf, .cannot = needs_two_cpus },
 	{ .name = "lock", .test = test_lock, .cannot = needs_three_cpus },
 	{ .name = "stop", .test = test_stop },
@@ -684,7 +695,7 @@ static const struct {
 	{ .name = "race", .test = test_race, .cannot = needs_two_cpus },
 	{ .name = "fail", .test = test_fail, .cannot = cannot_fail },
 	{ .name = "offline", .test = test_offline, .cannot = cannot_offline },
-	{ .name = "panic", .test = test_panic, .on_demand = true },
+	{ .name = "panic", .test = test_panic, .cannot = needs_injection, .on_demand = true },
 };
 
 static bool is_chosen(unsigned int i, const char *only)
@@ -701,13 +712,14 @@ int main(int argc, char **argv)
 		{ "rounds", required_argument, NULL, 'r' },
 		{ "seconds", required_argument, NULL, 't' },
 		{ "skip", required_argument, NULL, 's' },
+		{ "help", no_argument, NULL, 'h' },
 		{ },
 	};
 	const char *only = NULL;
 	unsigned int i, planned = 0;
 	int c, seconds = 0;
 
-	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
 		switch (c) {
 		case 'c':
 			only = optarg;
@@ -722,7 +734,9 @@ int main(int argc, char **argv)
 			skip = optarg;
 			break;
 		default:
-			return KSFT_FAIL;
+			printf("usage: %s [--case NAME] [--rounds N] [--seconds N] [--skip HOOK]\n",
+			       argv[0]);
+			return c == 'h' ? 0 : KSFT_FAIL;
 		}
 	}
 	hvo_begin(true);

@@ -7,13 +7,16 @@
 #define _MIGRC_TEST_H
 
 #include <getopt.h>
+#include <linux/magic.h>
 #include <stdint.h>
+#include <sys/vfs.h>
 
 #include "tlb_rs.h"
 
 #define MIGRC_ENABLE	"/proc/sys/vm/migrc_enable"
 #define MIGRC_PAGES	"/proc/sys/vm/migrc_max_pages"
 #define MIGRC_AGE	"/proc/sys/vm/migrc_max_age_ms"
+#define MIGRC_READMOSTLY	"/proc/sys/vm/migrc_readmostly"
 #define MIGRC_SKIP	DEBUGFS "migrc/skip_hook"
 #define MIGRC_STATS	DEBUGFS "migrc/stats"
 
@@ -193,6 +196,12 @@ static inline long long migrc_stat(const char *what, const char *name)
 	return val;
 }
 
+/* Whether there is something to be had of migrc_stat(). */
+static inline bool migrc_has_stats(void)
+{
+	return !access(MIGRC_STATS, R_OK);
+}
+
 /* Pages that are moved in one call, in this order. */
 struct migrc_set {
 	size_t nr;
@@ -264,6 +273,34 @@ static inline char *migrc_mmap(size_t nr, int node, __u64 seed)
 	return base;
 }
 
+/* As migrc_mmap(), in @set, and read-only from now on. */
+static inline char *migrc_map_readonly(struct migrc_set *set, size_t nr, __u64 seed)
+{
+	char *base = migrc_mmap(nr, 0, seed);
+
+	mprotect(base, nr * getpagesize(), PROT_READ);
+	migrc_set_init(set, base, nr);
+	return base;
+}
+
+/* Of these filesystems flushes are deferred; what is on overlayfs is on another one. */
+static inline bool migrc_defers_files_of(const char *path)
+{
+	struct statfs fs;
+
+	if (statfs(path, &fs))
+		return false;
+	switch ((unsigned int)fs.f_type) {
+	case EXT4_SUPER_MAGIC:
+	case XFS_SUPER_MAGIC:
+	case EROFS_SUPER_MAGIC_V1:
+	case SQUASHFS_MAGIC:
+	case OVERLAYFS_SUPER_MAGIC:
+		return true;
+	}
+	return false;
+}
+
 /* Moves the pages of a set that are not on the node of its last one to there. */
 static inline int migrc_gather(struct migrc_set *set)
 {
@@ -298,6 +335,44 @@ static const char *migrc_case;
 					   migrc_case, #condition);		\
 	}									\
 } while (0)
+
+/* How full the ledger of a node is, by a thread of its own. */
+struct migrc_watch {
+	pthread_t thread;
+	bool stop;
+	long long most;
+	long polls;
+};
+
+static inline void *migrc_watch_thread(void *arg)
+{
+	struct migrc_watch *watch = arg;
+	int node;
+
+	tlb_rs_pin_cpu(2 % tlb_rs_nr_cpus());
+	while (!LOAD(watch->stop)) {
+		for (node = 0; node < 2; node++) {
+			long long held = migrc_held(node);
+
+			watch->most = held > watch->most ? held : watch->most;
+		}
+		watch->polls++;
+	}
+	return NULL;
+}
+
+static inline void migrc_watch_begin(struct migrc_watch *watch)
+{
+	memset(watch, 0, sizeof(*watch));
+	if (pthread_create(&watch->thread, NULL, migrc_watch_thread, watch))
+		ksft_exit_fail_msg("cannot start a thread\n");
+}
+
+static inline void migrc_watch_end(struct migrc_watch *watch)
+{
+	STORE(watch->stop, true);
+	pthread_join(watch->thread, NULL);
+}
 
 /*
  * R, on CPU 1, reads the word *@word_at over and over, without a system call, until it sees the
@@ -374,18 +449,17 @@ static inline void migrc_own_variables(void)
 /* Of a program that has a table of cases. */
 struct migrc_options {
 	const char *only;	/* --case */
-	const char *dir;	/* --dir, of a program that uses files */
+	const char *dir;	/* --dir, of a program that uses files; or NULL */
 	const char *skip;	/* --skip, or NULL */
 	long rounds;		/* --rounds, or 0: the case's own number */
 	long want;		/* --expect-stale: at least so many; or 0 */
 };
 
-static inline void migrc_help(const char *prog)
+static inline void migrc_help(const char *prog, const struct migrc_options *o)
 {
 	printf("usage: %s [option]...\n"
 	       "  [--case NAME] [--rounds N] [--skip HOOKS] [--expect-none | --expect-stale MIN]\n"
-	       "  [--dir DIRECTORY]\n",
-	       prog);
+	       "%s", prog, o->dir ? "  [--dir DIRECTORY]\n" : "");
 }
 
 /* False if the program should end with @status. */
@@ -424,7 +498,7 @@ static inline bool migrc_options(int argc, char **argv, struct migrc_options *o,
 			o->want = 0;
 			break;
 		default:
-			migrc_help(argv[0]);
+			migrc_help(argv[0], o);
 			*status = opt == 'h' ? 0 : KSFT_FAIL;
 			return false;
 		}
@@ -456,12 +530,13 @@ static inline int migrc_judge(const struct migrc_options *o, long rounds, long a
 			      bool optional)
 {
 	if (!o->want && armed < (rounds + 3) / 4) {
-		ksft_print_msg("%s: %ld of %ld rounds armed only\n", migrc_case, armed, rounds);
+		ksft_print_msg("%s: %ld rounds armed only, too few for the %ld planned\n",
+			       migrc_case, armed, rounds);
 		return optional && !armed && !stale ? KSFT_SKIP : KSFT_FAIL;
 	}
 	if (o->want ? stale >= (__u64)o->want : !stale)
 		return KSFT_PASS;
-	ksft_print_msg("%s: %llu of %ld rounds stale, expected: %s%ld\n", migrc_case, stale, rounds,
+	ksft_print_msg("%s: %llu rounds stale, expected: %s%ld\n", migrc_case, stale,
 		       o->want ? "at least " : "", o->want);
 	return KSFT_FAIL;
 }

@@ -56,15 +56,6 @@ struct result {
 	const char *why;	/* skipped */
 };
 
-static char *map_readonly(struct migrc_set *set, size_t nr)
-{
-	char *base = migrc_mmap(nr, 0, SEED);
-
-	mprotect(base, nr * psize, PROT_READ);
-	migrc_set_init(set, base, nr);
-	return base;
-}
-
 static void unmap(struct migrc_set *set, char *base)
 {
 	munmap(base, set->nr * psize);
@@ -73,44 +64,20 @@ static void unmap(struct migrc_set *set, char *base)
 
 /* --- limit, age, off -------------------------------------------------------------- */
 
-static struct watch {
-	pthread_t thread;
-	bool stop;
-	long most;
-	long polls;
-} watch;
-
-static void *watch_thread(void *arg)
-{
-	(void)arg;
-	tlb_rs_pin_cpu(2);
-	while (!__atomic_load_n(&watch.stop, __ATOMIC_RELAXED)) {
-		int node;
-
-		for (node = 0; node < 2; node++) {
-			long held = migrc_held(node);
-
-			watch.most = held > watch.most ? held : watch.most;
-		}
-		watch.polls++;
-	}
-	return NULL;
-}
+static struct migrc_watch watch;
 
 static void case_limit(long rounds, struct result *r)
 {
 	/* A page is counted, and then the ledger is found to be full. */
 	long limit = 512, slack = tlb_rs_nr_cpus();
 	struct migrc_set set;
-	char *base = map_readonly(&set, NR_PAGES);
+	char *base = migrc_map_readonly(&set, NR_PAGES, SEED);
 	long round;
 	int node;
 
 	migrc_write(MIGRC_PAGES, limit);
 	migrc_write(MIGRC_AGE, LONG_MS);
-	memset(&watch, 0, sizeof(watch));
-	if (pthread_create(&watch.thread, NULL, watch_thread, NULL))
-		ksft_exit_fail_msg("cannot start a thread\n");
+	migrc_watch_begin(&watch);
 	for (round = 0; round < rounds; round++) {
 		struct migrc_counters before, d;
 
@@ -121,10 +88,9 @@ static void case_limit(long rounds, struct result *r)
 		for (node = 0; node < 2; node++)
 			r->stale += migrc_held(node) > limit;
 	}
-	watch.stop = true;
-	pthread_join(watch.thread, NULL);
+	migrc_watch_end(&watch);
 	r->stale += watch.most > limit + slack;
-	ksft_print_msg("limit: at most %ld of %ld pages, looked at %ld times\n", watch.most, limit,
+	ksft_print_msg("limit: at most %lld of %ld pages, looked at %ld times\n", watch.most, limit,
 		       watch.polls);
 	r->stale += !!tlb_rs_check(base, NR_PAGES * psize, SEED);
 	unmap(&set, base);
@@ -136,7 +102,7 @@ static void case_age(long rounds, struct result *r)
 	long age_ms = 100, tick_ms = 20, round, late = 0, early = 0;
 	struct migrc_set set;
 	/* Few: the timer must not be faster than the move. */
-	char *base = map_readonly(&set, 16);
+	char *base = migrc_map_readonly(&set, 16, SEED);
 	__u64 begin, start, ns, most = 0;
 
 	if (!tlb_rs_patching_is_safe()) {
@@ -202,7 +168,7 @@ static void case_off(long rounds, struct result *r)
 	}
 	migrc_write(MIGRC_PAGES, NR_PAGES);
 	migrc_write(MIGRC_AGE, LONG_MS);
-	base = map_readonly(&moving.set, EXIT_PAGES);
+	base = migrc_map_readonly(&moving.set, EXIT_PAGES, SEED);
 	moving.stop = false;
 	migrc_read(&before);
 	if (pthread_create(&thread, NULL, move_thread, NULL))
@@ -354,7 +320,11 @@ static void case_pressure(long rounds, struct result *r)
 		r->why = "has swap";
 		return;
 	}
-	base = map_readonly(&set, NR_PAGES);
+	if (tlb_rs_meminfo_kb(MEMINFO, "MemTotal") >> 20 >= 4) {
+		r->why = "fills all memory, which here is 4 GiB or more";
+		return;
+	}
+	base = migrc_map_readonly(&set, NR_PAGES, SEED);
 	migrc_write(MIGRC_AGE, LONG_MS);
 	migrc_drain();
 	/* As much as there is with an empty ledger: the first try should succeed. */
@@ -661,7 +631,7 @@ static bool denied_compaction(void)
 static bool denied_memory(void)
 {
 	struct migrc_set set;
-	char *base = map_readonly(&set, EXIT_PAGES), *filler;
+	char *base = migrc_map_readonly(&set, EXIT_PAGES, SEED), *filler;
 	size_t len;
 	bool ok;
 
@@ -691,7 +661,7 @@ static bool denied_local(void)
 	if (!pid) {
 		struct migrc_set set;
 
-		map_readonly(&set, EXIT_PAGES);
+		migrc_map_readonly(&set, EXIT_PAGES, SEED);
 		_exit(!denied_move("local", &set));
 	}
 	return waitpid(pid, &status, 0) == pid && !status;
@@ -751,7 +721,7 @@ static void case_poison(long rounds, struct result *r)
 		r->why = "no hwpoison-inject";
 		return;
 	}
-	base = map_readonly(&set, EXIT_PAGES);
+	base = migrc_map_readonly(&set, EXIT_PAGES, SEED);
 	migrc_write(MIGRC_AGE, LONG_MS);
 	migrc_write(MIGRC_PAGES, NR_PAGES);
 	for (round = 0; round < rounds; round++) {
@@ -833,6 +803,10 @@ static void case_nested(long rounds, struct result *r)
 	}
 	if (!tame_kcompactd(1)) {
 		r->why = "no kcompactd";
+		return;
+	}
+	if (node_free(1) > 256UL << 20) {
+		r->why = "fills node 1, where more than 256 MiB are free";
 		return;
 	}
 	migrc_write(MIGRC_AGE, LONG_MS);

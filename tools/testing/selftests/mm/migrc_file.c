@@ -928,6 +928,10 @@ static int run(const struct migrc_options *o)
 	if (!test->image)
 		fill_file(len);
 	map_file();
+	if (!test->denied && !migrc_defers_files_of(map_path)) {
+		ksft_print_msg("%s: nothing is deferred on this filesystem\n", test->name);
+		goto out;
+	}
 	migrc_set_init(&set, base, NR_PAGES);
 
 	migrc_read(&before);

@@ -23,7 +23,6 @@
 
 #include "migrc.h"
 
-#define MIGRC_READMOSTLY	"/proc/sys/vm/migrc_readmostly"
 #define NUMA_BALANCING		"/proc/sys/kernel/numa_balancing"
 #define NUMA_SCAN(what)		DEBUGFS "sched/numa_balancing/scan_" what "_ms"
 

@@ -319,7 +319,7 @@ static void *reclaimer(void *arg)
 		}
 		round = LOAD(sh->reclaim);
 		tlb_rs_forget_use();
-		tlb_rs_cgroup_reclaim(65536);
+		tlb_rs_cgroup_reclaim(65536, "");
 		STORE(sh->reclaimed, round);
 	}
 	return NULL;
@@ -548,7 +548,7 @@ static void prepare_swapin(__u64 round)
 	tlb_rs_cgroup_leave();
 	deactivate();
 	tlb_rs_forget_use();
-	tlb_rs_cgroup_reclaim(65536);
+	tlb_rs_cgroup_reclaim(65536, "");
 	clean = !tlb_rs_pfn(page_p);
 	load();
 	/* Until then it cannot be made exclusive, but would be copied. */
@@ -1530,7 +1530,7 @@ static const struct test tests[] = {
 	{ .name = "mprotect", .run = run_litmus, .rounds = 30, .zero = NR_ZERO,
 	  .prepare = prepare_protect, .act = act_mprotect, .optional = RARELY_MET },
 	{ .name = "uffd-wp", .run = run_litmus, .rounds = 30, .zero = NR_ZERO,
-	  .setup = setup_uffd, .prepare = prepare_uffd, .act = act_uffd, .optional = true },
+	  .setup = setup_uffd, .prepare = prepare_uffd, .act = act_uffd, .optional = RARELY_MET },
 	{ .name = "uffd-move", .run = run_litmus, .rounds = RARELY_MET ? 4 : 30,
 	  .zero = 2 * THP_PAGES - 1, .setup = setup_move, .prepare = prepare_uffd,
 	  .act = act_move, .optional = RARELY_MET },

@@ -113,16 +113,20 @@ static void fn_force(struct job *job)
 {
 	int mem = tlb_rs_open("/proc/self/mem", O_RDWR);
 	unsigned int state = 29;
+	__u64 val = 0;
 
 	do {
 		size_t i = tlb_rs_rnd(&state) % (area_len / sizeof(__u64));
-		__u64 *w = (__u64 *)areas[AREA_FORCE] + i, val = job->ops;
+		__u64 *w = (__u64 *)areas[AREA_FORCE] + i;
+
+		val++;
 
 		__atomic_load_n(w, __ATOMIC_RELAXED);
-		if (pwrite(mem, &val, sizeof(val), (unsigned long)w) != sizeof(val))
+		if (pwrite(mem, &val, sizeof(val), (unsigned long)w) != sizeof(val)) {
 			job->failed++;
-		else
-			job->bad += __atomic_load_n(w, __ATOMIC_RELAXED) != val;
+			continue;
+		}
+		job->bad += __atomic_load_n(w, __ATOMIC_RELAXED) != val;
 		job->ops++;
 	} while (!expired());
 	close(mem);

@@ -46,7 +46,6 @@
 #define DAMON		"/sys/kernel/mm/damon/admin/kdamonds/"
 #define CONTEXT		"0/contexts/0/"
 #define SCHEME		CONTEXT "schemes/0/"
-#define READMOSTLY	"/proc/sys/vm/migrc_readmostly"
 #define MAX_THREADS	32
 #define MAX_PAIRS	1000
 #define MAX_STATS	64
@@ -867,7 +866,7 @@ int main(int argc, char **argv)
 	/* The default of vm.migrc_max_pages: it is a part of what is measured. */
 	migrc_init(2, 0, age_ms);
 	/* Refused where the CPUs do not set dirty bits. */
-	readmostly = tlb_rs_setting(READMOSTLY, "1");
+	readmostly = tlb_rs_setting(MIGRC_READMOSTLY, "1");
 	/* Without it, the worst drain is not known. */
 	tlb_rs_setting(TRACING "events/migrc/migrc_drain/enable", "1");
 	if (by == BY_BALANCE)
@@ -887,7 +886,12 @@ int main(int argc, char **argv)
 	for (i = 0; i < ARRAY_SIZE(workloads); i++) {
 		if (only && strcmp(only, workloads[i].name))
 			continue;
-		ksft_test_result(run(&workloads[i]), "migrc_workload %s\n", workloads[i].name);
+		if (workloads[i].file && !migrc_defers_files_of(dir))
+			ksft_test_result_skip("migrc_workload %s: nothing is deferred in %s\n",
+					      workloads[i].name, dir);
+		else
+			ksft_test_result(run(&workloads[i]), "migrc_workload %s\n",
+					 workloads[i].name);
 	}
 	ksft_finished();
 }

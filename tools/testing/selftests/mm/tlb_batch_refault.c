@@ -472,7 +472,7 @@ static void *reclaimer(void *arg)
 		/* That waits for Z's lock of the VMA; and MADV_RANDOM hides use from reclaim. */
 		if (!act->before)
 			tlb_rs_forget_use();
-		tlb_rs_cgroup_reclaim(psize);
+		tlb_rs_cgroup_reclaim(psize, "");
 	}
 	__atomic_store_n(&reclaim_done, true, __ATOMIC_RELEASE);
 	return NULL;

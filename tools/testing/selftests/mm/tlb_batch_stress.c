@@ -113,10 +113,12 @@ static void fn_move(struct job *job)
 		for (i = 0; i < nr; i++) {
 			addrs[i] = base + i * psize;
 			nodes[i] = node;
+			status[i] = -1;
 		}
 		if (tlb_rs_move_pages(0, nr, addrs, nodes, status))
 			job->failed++;
-		job->ops += nr;
+		for (i = 0; i < nr; i++)
+			job->ops += status[i] == node;
 		node ^= 1;
 	} while (!expired());
 }
@@ -134,7 +136,7 @@ static void fn_split(struct job *job)
 	}
 	do {
 		char *base = tlb_rs_mmap(len, SZ_2M);
-		bool whole;
+		bool whole;	/* until it is split */
 
 		madvise(base, len, MADV_HUGEPAGE);
 		tlb_rs_fill(base, len, job->ops);
@@ -150,6 +152,7 @@ static void fn_split(struct job *job)
 			     (unsigned long)base, (unsigned long)(base + len));
 		if (write(fd, cmd, n) != n)
 			job->failed++;
+		whole &= !tlb_rs_is_large(base);
 		if (job->ops % 4 == 3) {
 			size_t half = len / 2 - 8 * psize;
 
@@ -302,10 +305,11 @@ static void fn_toggle(struct job *job)
 	if (job->skip)
 		return;
 	do {
-		if (!tlb_batch_set(i++ & 1))
+		if (tlb_batch_set(i++ & 1))
+			job->ops++;
+		else
 			job->failed++;
 		tlb_rs_sleep_us(20000);
-		job->ops++;
 	} while (!expired());
 	tlb_batch_set(val);
 }

@@ -55,7 +55,8 @@ static char *page;	/* the next to be moved */
 static int gup_test;
 static struct tlb_rs_readers readers;
 
-static void make_folio(void)
+/* False if a folio of that size was not to be had. */
+static bool make_folio(void)
 {
 	pid_t pid;
 
@@ -63,8 +64,10 @@ static void make_folio(void)
 	if (!tlb_rs_bind_node(folio, len, 0))
 		ksft_exit_fail_msg("mbind: %s\n", strerror(errno));
 	tlb_rs_fill(folio, len, SEED);
-	if (!tlb_rs_is_folio(folio, FOLIO_PAGES))
-		ksft_exit_skip("no 64 KiB folio\n");
+	if (!tlb_rs_is_folio(folio, FOLIO_PAGES)) {
+		ksft_print_msg("no 64 KiB folio\n");
+		return false;
+	}
 	if (madvise(folio + len / 2, len / 2, MADV_DONTFORK))
 		ksft_exit_fail_msg("MADV_DONTFORK: %s\n", strerror(errno));
 	pid = fork();
@@ -80,6 +83,7 @@ static void make_folio(void)
 	tlb_rs_fill(page, psize, SEED + 1);
 	/* x86_64: only an mm that is used on other CPUs has its flushes batched. */
 	tlb_rs_readers_start(&readers, 1, false, folio, len);
+	return true;
 }
 
 /* As long as the file is open. */
@@ -228,7 +232,8 @@ static int test_enomem(bool broken)
 
 	if (broken && !skip_hooks("enomem"))
 		return KSFT_SKIP;
-	make_folio();
+	if (!make_folio())
+		return KSFT_FAIL;
 	pin_page();
 	run_out_of_memory(&e);
 	print_owed("the task", &e.owed);
@@ -249,7 +254,8 @@ static int test_fork(bool broken)
 	/* With a copy of what its parent owes, the child must not pay. */
 	if (!skip_hooks(broken ? "enomem,fork,exit" : "enomem"))
 		return KSFT_SKIP;
-	make_folio();
+	if (!make_folio())
+		return KSFT_FAIL;
 	pin_page();
 	run_out_of_memory(&e);
 	print_owed("the parent", &e.owed);
@@ -304,7 +310,10 @@ static int test_exit(bool broken)
 	if (!pid) {
 		struct enomem e;
 
-		make_folio();
+		if (!make_folio()) {
+			fflush(stdout);
+			_exit(KSFT_FAIL);
+		}
 		pin_page();
 		run_out_of_memory(&e);
 		print_owed("the task that exits", &e.owed);

@@ -33,7 +33,6 @@
 #define NR_MOVED	1024
 #define STRIDE		3
 #define SPACER		(128UL << 20)
-#define CGROUP		"/sys/fs/cgroup/tlb_batch_worst"
 
 static int pairs;
 static size_t psize;
@@ -182,33 +181,6 @@ static bool children_end(void)
 	return ok;
 }
 
-/* A cgroup for the children: this process joins before it forks, and leaves. */
-static bool cgroup_enter(void)
-{
-	tlb_rs_write_file("/sys/fs/cgroup/cgroup.subtree_control", "+memory");
-	if (mkdir(CGROUP, 0755) && errno != EEXIST)
-		return false;
-	return !access(CGROUP "/memory.reclaim", W_OK) &&
-	       !tlb_rs_write_file(CGROUP "/cgroup.procs", "0");
-}
-
-static void cgroup_leave(void)
-{
-	tlb_rs_write_file("/sys/fs/cgroup/cgroup.procs", "0");
-	rmdir(CGROUP);
-}
-
-/* EAGAIN: less than that was reclaimed, which the units say. */
-static bool cgroup_reclaim(size_t bytes)
-{
-	char buf[64];
-	int ret;
-
-	snprintf(buf, sizeof(buf), "%zu swappiness=max", bytes);
-	ret = tlb_rs_write_file(CGROUP "/memory.reclaim", buf);
-	return !ret || ret == -EAGAIN;
-}
-
 static int run_children(void)
 {
 	char *base = area(CHILD_PAGES, -1);
@@ -259,11 +231,13 @@ static int reclaim(const char *name, size_t pages, int nr, bool own)
 	long long out;
 	bool ok;
 
-	if (!cgroup_enter()) {
+	if (!tlb_rs_cgroup()) {
 		ksft_print_msg("no memory cgroup: %s\n", strerror(errno));
 		munmap(base, pages * psize);
 		return KSFT_SKIP;
 	}
+	/* The children are in it, too. */
+	tlb_rs_cgroup_enter();
 	tlb_rs_fill(base, pages * psize, SEED);
 	children_start(base, pages, nr, own);
 
@@ -271,7 +245,7 @@ static int reclaim(const char *name, size_t pages, int nr, bool own)
 	tlb_rs_begin(&c);
 	/* It is up to the kernel that it does not touch pages which others map, too. */
 	ok = own || !madvise(base, pages * psize, MADV_PAGEOUT);
-	ok &= cgroup_reclaim((own ? nr * pages / 3 : pages) * psize);
+	ok &= tlb_rs_cgroup_reclaim((own ? nr * pages / 3 : pages) * psize, " swappiness=max");
 	tlb_rs_end(&c);
 	out = tlb_rs_vmstat_read("pswpout") - out;
 	record(name, out, &c);
@@ -283,7 +257,7 @@ static int reclaim(const char *name, size_t pages, int nr, bool own)
 	ok &= children_end();
 	ok &= right("parent", base, pages, SEED);
 	munmap(base, pages * psize);
-	cgroup_leave();
+	tlb_rs_cgroup_leave();
 	return ok ? KSFT_PASS : KSFT_FAIL;
 }
 

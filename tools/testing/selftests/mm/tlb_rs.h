@@ -261,12 +261,16 @@ static inline void tlb_rs_forget_use(void)
 	tlb_rs_write_file("/proc/self/clear_refs", "1");
 }
 
-static inline void tlb_rs_cgroup_reclaim(size_t bytes)
+/* @how: the rest of what is written, as " swappiness=max". False if it was refused. */
+static inline bool tlb_rs_cgroup_reclaim(size_t bytes, const char *how)
 {
-	char buf[32];
+	char buf[64];
+	int ret;
 
-	snprintf(buf, sizeof(buf), "%zu", bytes);
-	tlb_rs_write_file(TLB_RS_CGROUP "memory.reclaim", buf);
+	snprintf(buf, sizeof(buf), "%zu%s", bytes, how);
+	ret = tlb_rs_write_file(TLB_RS_CGROUP "memory.reclaim", buf);
+	/* Less than that was reclaimed. */
+	return !ret || ret == -EAGAIN;
 }
 
 static inline bool tlb_rs_setting(const char *path, const char *val)
