@@ -144,7 +144,7 @@ class Tlbstat(unittest.TestCase):
     def test_stock_arm64_is_estimated(self):
         s = self.sample(root=write(self.root, STOCK))
         self.assertEqual(s["estimate.flushes"], 7000 - 511 * 3 + 512 * 2)
-        self.assertEqual(s["estimate.deferrable"], 900)
+        self.assertIsNone(s["estimate.deferrable"])     # which migrations those were is not known without --trace
         give = [max(0, kb * 1024 // PAGE * 64 - PAGE) for kb in (2048, 1 << 20, 64)]
         if PAGE == 4096:
             self.assertEqual(give, [7 * PAGE, 4095 * PAGE, 0])

@@ -344,11 +344,14 @@ static void read_vmemmap(struct sample *s)
 		    page_size * get(s, "nr_memmap_boot_pages"), "vmemmap_saved_bytes");
 }
 
-/* Migrations by reason, from a tracepoint of all kernels. The first four may be deferred. */
-#define MAY_DEFER		4
+/*
+ * Migrations by reason, from a tracepoint of all kernels. The first three may be deferred: NUMA
+ * balancing, too, but what it moves has been flushed before, for the hinting fault.
+ */
+#define MAY_DEFER		3
 
 static const char * const reasons[] = {
-	"syscall_or_cpuset", "mempolicy_mbind", "numa_misplaced", "damon", "compaction",
+	"syscall_or_cpuset", "mempolicy_mbind", "damon", "numa_misplaced", "compaction",
 	"memory_failure", "memory_hotplug", "contig_range", "longterm_pin", "demotion", "other",
 };
 
@@ -443,8 +446,6 @@ static void estimate(struct sample *s)
 	    has(s, "pgmigrate_success"))
 		add(s, get(s, "pgmigrate_success") - (thp - 1) * get(s, "thp_migration_success") +
 		    thp * get(s, "thp_split_page"), "estimate.flushes");
-	if (!has(s, "migrc_deferred") && !trace_pipe && has(s, "numa_pages_migrated"))
-		add(s, get(s, "numa_pages_migrated"), "estimate.deferrable");
 }
 
 static double seconds_of(clockid_t id)
@@ -1223,10 +1224,11 @@ static const char notes[] =
 "estimate is for kernels without tlb-rs: what could be saved at most.\n"
 "  flush  arm64: one flush for each page that is migrated, one for a huge page in one piece, P for\n"
 "         a huge page that is split: P is 512 for 2 MiB with pages of 4 KiB, and was measured as\n"
-"         543 where PTEs map it, 18 for shmem and files. With the batch it is 1 for a split and 8\n"
-"         for 4096 neighbouring pages. Not on x86_64: stock waits once for a batch there, too.\n"
-"  defer  pages that NUMA balancing migrated; with --trace also those of move_pages(), mbind() and\n"
-"         DAMON. Only what nobody can write to is deferred, which is not known beforehand.\n"
+"         543 where PTEs map it, 18 for shmem and files. With the batch it is 1 or 2 for a split and\n"
+"         8 for 4096 neighbouring pages. Too many where NUMA balancing moves pages, which has flushed\n"
+"         them before. Not on x86_64: stock waits once for a batch there, too.\n"
+"  defer  with --trace: pages that move_pages(), migrate_pages(), cpusets, mbind() and DAMON moved.\n"
+"         Only what nobody can write to is deferred, which is not known beforehand.\n"
 "could: of all HugeTLB pages their struct pages (64 bytes each) but for the first page of them: 7 of\n"
 "8 pages for 2 MiB, 4095 of 4096 for 1 GiB. Not if vm.hugetlb_optimize_vmemmap=1.\n"
 "saved is what the memory blocks in sysfs need for struct pages, less nr_memmap_pages and\n"
