@@ -13,7 +13,10 @@ import measure  # first: it knows where the others are
 import common
 from measure import COUNTS, ROOT, WORK
 
-TIME_LIMIT = {"split_anon": 0.33}
+# Stock x86_64 waits once for a batch, too: there it is enough not to need more flushes.
+TIME_LIMIT = {"arm64": {"split_anon": 0.33}, "x86_64": {}}
+VERDICT = {"arm64": ("tlb-rs wins", "tlb-rs does not win"),
+           "x86_64": ("tlb-rs flushes no more than stock", "tlb-rs flushes more than stock")}
 PAIRS = 9
 
 
@@ -39,7 +42,7 @@ def table(arch, stock, ours):
     return lines, over
 
 
-def times(ours):
+def times(arch, ours):
     lines, over = [], []
     for work, (name, _) in WORK.items():
         found = measure.ratio(*(measure.found(ours, work, switch) for switch in (0, 1)))
@@ -49,7 +52,7 @@ def times(ours):
             continue
         low, middle, high = found
         lines.append(f"{name:34}{middle:8.2f}   ({low:.2f} to {high:.2f})")
-        most = TIME_LIMIT.get(work)
+        most = TIME_LIMIT[arch].get(work)
         if most and high > most:
             over.append(f"{name}: time ratio {middle:.2f}, upper quartile {high:.2f}, target {most}")
     return lines, over
@@ -82,14 +85,15 @@ def main():
     print("\n".join(lines))
 
     print(f"\nTime, vm.tlb_batch=1 over vm.tlb_batch=0 in one boot, {PAIRS} pairs: median (quartiles)\n")
-    lines, slow = times(timed)
+    lines, slow = times(args.arch, timed)
     print("\n".join(lines))
     print(f"\nhost: {os.cpu_count()} CPUs, {platform.machine()}; console logs in build/report/")
 
     for line in over + slow:
         print("target missed:", line)
-    print("tlb-rs wins" if not over + slow else "tlb-rs does not win")
-    return 1 if over + slow else 0
+    missed = bool(over + slow)
+    print(VERDICT[args.arch][missed])
+    return int(missed)
 
 
 if __name__ == "__main__":

@@ -57,30 +57,37 @@ class Verdict(unittest.TestCase):
     def test_times(self):
         ours = figures("arm64", 0, 1)
         ours["split_anon"][1].ns = [10, 10, 10]
-        self.assertEqual(run.times(ours)[1], [])
+        self.assertEqual(run.times("arm64", ours)[1], [])
+        # As fast as stock: enough where stock batches, too.
+        self.assertEqual(run.times("x86_64", figures("x86_64", 0, 1))[1], [])
+        self.assertEqual(len(run.times("arm64", figures("arm64", 0, 1))[1]), 1)
         for gone in (0, 1):
             some = {work: {s: f for s, f in by.items() if s != gone or work != "move_rw"} for work, by in ours.items()}
-            self.assertEqual(run.times(some)[1], ["move 4096 writable pages: its time was not measured"])
+            self.assertEqual(run.times("arm64", some)[1], ["move 4096 writable pages: its time was not measured"])
         del ours["split_anon"]
-        self.assertEqual(len(run.times(ours)[1]), 1)
+        self.assertEqual(len(run.times("arm64", ours)[1]), 1)
 
     def test_exit_status(self):
         """Of all of it, with boots that skip some work."""
-        def main(gone):
+        def main(gone, arch="arm64", ns=10):
             def fake(_, kernel, __, meter, **___):
-                found = figures("arm64", *((None,) if kernel == "stock" else (0, 1)))
-                found["split_anon"].get(1, found["split_anon"].get(None)).ns = [10, 10, 10]
+                found = figures(arch, *((None,) if kernel == "stock" else (0, 1)))
+                found["split_anon"].get(1, found["split_anon"].get(None)).ns = [ns] * 3
                 return {work: by for work, by in found.items() if (work, kernel, meter) != gone}
 
             with tempfile.TemporaryDirectory() as out, mock.patch.multiple(
                     measure, make=mock.DEFAULT, kernel=lambda _, variant, __: variant, run=fake), \
                     mock.patch.object(run, "ROOT", Path(out)), mock.patch.object(sys, "argv", ["run.py"]), \
-                    mock.patch.dict("os.environ", {"ARCH": "arm64"}), \
+                    mock.patch.dict("os.environ", {"ARCH": arch}), \
                     contextlib.redirect_stdout(io.StringIO()) as said:
                 return run.main(), said.getvalue().splitlines()
 
         status, lines = main(None)
         self.assertEqual((status, lines[-1]), (0, "tlb-rs wins"))
+        status, lines = main(None, "x86_64", 100)
+        self.assertEqual((status, lines[-1]), (0, "tlb-rs flushes no more than stock"))
+        status, lines = main(("split_shmem", "release", True), "x86_64", 100)
+        self.assertEqual((status, lines[-1]), (1, "tlb-rs flushes more than stock"))
         for kernel, meter in (("stock", True), ("release", True), ("release", False)):
             status, lines = main(("split_shmem", kernel, meter))
             self.assertEqual((status, lines[-1]), (1, "tlb-rs does not win"))
