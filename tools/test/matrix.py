@@ -191,7 +191,8 @@ def identity(kernel):
              *((f.name, f) for f in kernel_tool.fragments(kernel.arch, kernel.variant)),
              *((f.name, f) for f in (*tools, ROOT / "tools/guest/init", initramfs.TLBSTAT))]
     base = source.cached(kernel.kver)
-    parts = (repr(kernel), base.name if base else "", JOB, repr(KUNIT), *map(inspect.getsource, (build, boot, run, absent, skipped)))
+    parts = (repr(kernel), base.name if base else "", JOB, repr(KUNIT),
+             *map(inspect.getsource, (build, boot, run, absent, skipped)))
     digest = hashlib.sha256("".join(parts).encode())
     for name, file in sorted((str(name), file) for name, file in files):
         if not name.startswith("Documentation/"):

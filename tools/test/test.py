@@ -61,9 +61,11 @@ OBJECTS = {
     "x86_64": (*OBJECTS_BOTH, "mm/hugetlb.o", "mm/hugetlb_vmemmap.o", "arch/x86/mm/tlb.o", "arch/x86/mm/fault.o"),
 }
 # Of files that the series changes, but not compared.
-NOT_AS_STOCK = {**{f"fs/{name}/super.o": "FS_FROZEN_PAGES is set whether somebody looks or not" for name in ("ext4", "erofs", "squashfs")},
-                "fs/xfs/xfs_super.o": "as fs/ext4/super.o",
-                "mm/page_table_check.o": "only in kernels for debugging"}
+NOT_AS_STOCK = {
+    **{f"fs/{name}.o": "FS_FROZEN_PAGES is set whether somebody looks or not"
+       for name in ("ext4/super", "erofs/super", "squashfs/super", "xfs/xfs_super")},
+    "mm/page_table_check.o": "only in kernels for debugging",
+}
 
 
 class Suite:
