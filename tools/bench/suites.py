@@ -174,8 +174,8 @@ def counts(result):
         records, text, _ = boot(result.context, arch, job)
         of_stock = time_table(result, arch, samples(records), rounds, text, WORK_NAMES, work_unit)
         if arch == "arm64":
-            result.gate("arm64: split a THP, time over stock, upper quartile", of_stock.get("split_anon", [None] * 3)[2], 0.33,
-                        hard=False)
+            result.gate("arm64: split a THP, time over stock, upper quartile", of_stock.get("split_anon", [None] * 3)[2],
+                        measure.TIME_LIMIT[arch]["split_anon"], hard=False)
 
 
 def counts_gates(result, arch, cpu, found):

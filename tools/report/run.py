@@ -13,8 +13,6 @@ import measure  # first: it knows where the others are
 import common
 from measure import COUNTS, ROOT, WORK
 
-# Stock x86_64 waits once for a batch, too: there it is enough not to need more flushes.
-TIME_LIMIT = {"arm64": {"split_anon": 0.33}, "x86_64": {}}
 VERDICT = {"arm64": ("tlb-rs wins", "tlb-rs does not win"),
            "x86_64": ("tlb-rs flushes no more than stock", "tlb-rs flushes more than stock")}
 PAIRS = 9
@@ -52,7 +50,7 @@ def times(arch, ours):
             continue
         low, middle, high = found
         lines.append(f"{name:34}{middle:8.2f}   ({low:.2f} to {high:.2f})")
-        most = TIME_LIMIT[arch].get(work)
+        most = measure.TIME_LIMIT[arch].get(work)
         if most and high > most:
             over.append(f"{name}: time ratio {middle:.2f}, upper quartile {high:.2f}, target {most}")
     return lines, over

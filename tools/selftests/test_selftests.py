@@ -56,7 +56,6 @@ class Asking(unittest.TestCase):
                 self.assertRaisesRegex(selftests.common.Fail, "no mm selftest foo; for arm64 there are .*cow"):
             selftests.build("arm64", kver, ["cow", "foo"])
 
-
     def test_make_lists_nothing(self):
         """A tree whose makefiles fail has not skipped all tests."""
         if not shutil.which(selftests.initramfs.compiler("arm64")[0]):

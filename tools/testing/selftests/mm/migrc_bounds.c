@@ -671,7 +671,7 @@ static bool denied_local(void)
 /* The reasons are what these are about. */
 static void denied_rounds(long rounds, struct result *r, bool (*denied)(void))
 {
-	if (access(MIGRC_STATS, R_OK)) {
+	if (!migrc_has_stats()) {
 		r->why = "no " MIGRC_STATS;
 		return;
 	}

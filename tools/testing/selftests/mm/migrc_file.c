@@ -781,7 +781,7 @@ static long run_race(long rounds, const struct migrc_options *o)
 
 static bool setup_mappings(void)
 {
-	return !access(MIGRC_STATS, R_OK);
+	return migrc_has_stats();
 }
 
 static void map_p(char *at)

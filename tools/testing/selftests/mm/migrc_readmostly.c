@@ -453,7 +453,7 @@ int main(int argc, char **argv)
 	migrc_init(2, MAX_PAGES, AGE_MS);
 	if (!tlb_rs_setting(MIGRC_READMOSTLY, "1"))
 		ksft_exit_skip("no %s, or the CPUs do not set dirty bits\n", MIGRC_READMOSTLY);
-	if (access(MIGRC_STATS, R_OK))
+	if (!migrc_has_stats())
 		ksft_exit_skip("no %s\n", MIGRC_STATS);
 	setup_hint();
 	psize = getpagesize();

@@ -1235,7 +1235,7 @@ static int run_lost(const struct test *t, const struct migrc_options *o)
 	const char *reason = t->act == act_writable ? "writable" : "flush_pending";
 	long rounds = o->rounds ?: t->rounds, round, armed = 0, denied = 0, stale = 0;
 	/* A kernel without debugfs does not say why it denied. */
-	bool known = !o->skip && !access(MIGRC_STATS, R_OK);
+	bool known = !o->skip && migrc_has_stats();
 	struct migrc_counters before;
 
 	map_pages(t);
@@ -1323,7 +1323,7 @@ static int run_mixed(const struct test *t, const struct migrc_options *o)
 	}
 	mixed = migrc_stat("denied", "mixed") - mixed;
 	migrc_record("migrc_stale", o, rounds, folios < moved ? folios : moved, stale, &all);
-	if (!o->skip && !access(MIGRC_STATS, R_OK) && !mixed) {
+	if (!o->skip && migrc_has_stats() && !mixed) {
 		ksft_print_msg("%s: no folio was denied for this\n", t->name);
 		return KSFT_FAIL;
 	}
