@@ -31,7 +31,7 @@ enum migrc_fact {
 	MIGRC_NOTIFIER,		/* others walk this page table */
 	MIGRC_BLOCK,		/* a TLB may hold it as part of a larger block */
 	MIGRC_LOCAL,		/* no other CPU needed a flush */
-	MIGRC_MIXED,		/* some could be deferred, others may be written to */
+	MIGRC_MIXED,		/* some could be deferred, others not */
 	NR_MIGRC_FACTS,
 };
 
@@ -296,6 +296,8 @@ static inline bool migrc_flush_mm(struct mm_struct *mm, enum migrc_hook hook)
 
 	if (!static_branch_unlikely(&migrc_used_key))
 		return false;
+	/* The caller may rely on the flush for what it has read: DSB ISHST waits for no load. */
+	smp_rmb();
 	gen = atomic64_read(&mm->migrc.generation);
 	if (likely(upper_32_bits(gen) == lower_32_bits(gen)) || migrc_skip(hook))
 		return false;

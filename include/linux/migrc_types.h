@@ -16,7 +16,7 @@ struct xarray;
  *       exit. Added under the lock of that list, removed under the drain's mutex, too.
  * @readmostly: whether it pays to take write permission away. Atomic;
  *       mm/migrc/readmostly.rs gives it its meaning.
- * @registered: is in that list. Changes under its lock; exit reads it without.
+ * @registered: is in that list. Changes under its lock; deferrals and exit read it without.
  * @addrs: with CONFIG_MIGRC_DEBUG, the number of the last deferral of each page; NULL
  *       before the first one, or if there was no memory for it.
  */

@@ -82,10 +82,13 @@ impl File {
     }
 
     fn freeze(&self) -> bool {
+        if self.without != Without::Look && self.writers.load(Relaxed) > 0 {
+            return false;
+        }
         if !self.flag.load(Relaxed) {
             self.flag.swap(true, Relaxed);
         }
-        self.without == Without::Look || self.writers.load(Relaxed) <= 0
+        true
     }
 
     fn still_frozen(&self) -> bool {

@@ -69,7 +69,7 @@ pub struct FolioChain {
     last: *mut bindings::folio,
 }
 
-// SAFETY: As for `MigratedSource`.
+// SAFETY: The folios are the chain's own, and belong to no CPU and no task.
 unsafe impl Send for FolioChain {}
 
 impl FolioChain {

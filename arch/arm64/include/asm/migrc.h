@@ -9,7 +9,7 @@
 #include <asm/tlbflush.h>
 
 /*
- * From this many address spaces on, one invalidation of all of them is cheaper than
+ * Above this many address spaces, one invalidation of all of them is cheaper than
  * one of each: as for a range, __flush_tlb_range_limit_excess(), it bounds the number
  * of broadcasts, at the price of entries that are walked once more.
  */
