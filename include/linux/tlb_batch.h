@@ -57,6 +57,7 @@ static inline void tlb_batch_delay(enum tlb_batch_reason reason)
 
 #include <linux/jump_label.h>
 #include <linux/mm_types.h>
+#include <linux/mmdebug.h>
 #include <linux/sched.h>
 #include <linux/string.h>
 #include <linux/tracepoint-defs.h>
@@ -130,8 +131,12 @@ static inline bool tlb_batch_add(struct tlb_batch *batch, struct mm_struct *mm,
 {
 	struct tlb_batch_range *last;
 
-	if (!tlb_batch_enabled())
+	if (!tlb_batch_enabled()) {
+		/* It may have been cleared while vm.tlb_batch was still 1. */
+		if (ARCH_TLB_BATCH_BBM && end - start > PAGE_SIZE)
+			current->tlb_ubc.unsynced_run = true;
 		return false;
+	}
 
 	arch_tlb_batch_order();
 
@@ -208,6 +213,7 @@ static inline bool tlb_batch_flush(struct tlb_batch *batch)
 {
 	bool owed = batch->unsynced;
 
+	current->tlb_ubc.unsynced_run = false;
 	if (!owed && !batch->held[0])
 		return false;
 	tlb_batch_delay(TLB_BATCH_FLUSH);
@@ -231,9 +237,16 @@ static inline void tlb_batch_put_back(struct tlb_batch *batch)
 		return;
 	if (batch->unsynced)
 		tlb_batch_flush_slow(batch, TLB_BATCH_PUT_BACK);
-	else if (!tlb_batch_enabled() && current->tlb_ubc.flush_required)
-		/* The run may have been cleared when vm.tlb_batch was still 1. */
+	else if (current->tlb_ubc.unsynced_run)
 		tlb_batch_arch_sync();
+	current->tlb_ubc.unsynced_run = false;
+}
+
+/* Where one does become valid: that the above was not forgotten. */
+static inline void tlb_batch_check_put_back(const struct tlb_batch *batch)
+{
+	VM_WARN_ON_ONCE(ARCH_TLB_BATCH_BBM && !tlb_batch_skip(TLB_BATCH_HOOK_PUTBACK) &&
+			(batch->unsynced || current->tlb_ubc.unsynced_run));
 }
 
 #define current_tlb_batch()	(&current->tlb_ubc.batch)
@@ -288,6 +301,10 @@ static inline bool tlb_batch_flush(struct tlb_batch *batch)
 }
 
 static inline void tlb_batch_put_back(struct tlb_batch *batch)
+{
+}
+
+static inline void tlb_batch_check_put_back(const struct tlb_batch *batch)
 {
 }
 

@@ -7,13 +7,15 @@
  * again. arm64 demands that they are gone by then: what is owed must be issued
  * and completed first, not just by the end of the batch.
  *
- * Two ways to a put-back, both with 64 KiB anonymous folios that are pinned:
+ * Two ways to a put-back, and one to none, with 64 KiB anonymous folios that are pinned:
  *
  * migrate   try_to_migrate_one(): folio_try_share_anon_rmap_pte() fails. Three
  *           asynchronous, batched attempts for each folio, then synchronous
  *           ones that do not batch.
  * lazyfree  try_to_unmap_one(): MADV_FREE and MADV_PAGEOUT, the additional
  *           reference keeps the folio. One attempt for each folio.
+ * kept      None: reclaim keeps every other folio without having unmapped it, and
+ *           frees the others. It must not wait for those at each that it keeps.
  *
  * The pin needs no kernel test module: process_vm_readv() pins its source, then
  * faults on a destination that userfaultfd leaves missing, and so holds the
@@ -50,11 +52,12 @@ static size_t psize;
 static size_t folio_size;
 static size_t len;
 
-/* Pins: a blocked process_vm_readv() of the whole range. */
+/* Pins: a blocked process_vm_readv() of a range. */
 struct pin {
 	pthread_t thread;
 	char *src;
 	char *dst;
+	size_t len;
 	int uffd;
 	ssize_t copied;
 };
@@ -62,29 +65,30 @@ struct pin {
 static void *pin_thread(void *arg)
 {
 	struct pin *pin = arg;
-	struct iovec local = { .iov_base = pin->dst, .iov_len = len };
-	struct iovec remote = { .iov_base = pin->src, .iov_len = len };
+	struct iovec local = { .iov_base = pin->dst, .iov_len = pin->len };
+	struct iovec remote = { .iov_base = pin->src, .iov_len = pin->len };
 
 	pin->copied = process_vm_readv(getpid(), &local, 1, &remote, 1, 0);
 	return NULL;
 }
 
 /* A kselftest exit code: userfaultfd may be missing. */
-static int pin_pages(struct pin *pin, char *src)
+static int pin_pages(struct pin *pin, char *src, size_t size)
 {
 	struct uffdio_api api = { .api = UFFD_API };
 	struct uffdio_register reg = { };
 	struct uffd_msg msg;
 
 	pin->src = src;
+	pin->len = size;
 	pin->uffd = syscall(SYS_userfaultfd, O_CLOEXEC);
 	if (pin->uffd < 0) {
 		ksft_perror("userfaultfd");
 		return KSFT_SKIP;
 	}
-	pin->dst = tlb_rs_mmap(len, SZ_2M);
+	pin->dst = tlb_rs_mmap(size, SZ_2M);
 	reg.range.start = (unsigned long)pin->dst;
-	reg.range.len = len;
+	reg.range.len = size;
 	reg.mode = UFFDIO_REGISTER_MODE_MISSING;
 	if (ioctl(pin->uffd, UFFDIO_API, &api) || ioctl(pin->uffd, UFFDIO_REGISTER, &reg) ||
 	    pthread_create(&pin->thread, NULL, pin_thread, pin)) {
@@ -100,11 +104,11 @@ static int pin_pages(struct pin *pin, char *src)
 	return KSFT_PASS;
 }
 
-/* Lets the copy go on; it must have read the right contents. */
+/* Lets the copy go on; it must have read what is at the source. */
 static bool unpin_pages(struct pin *pin)
 {
 	struct uffdio_zeropage zero = {
-		.range = { .start = (unsigned long)pin->dst, .len = len },
+		.range = { .start = (unsigned long)pin->dst, .len = pin->len },
 	};
 	bool ok;
 
@@ -112,8 +116,8 @@ static bool unpin_pages(struct pin *pin)
 		ksft_exit_fail_msg("UFFDIO_ZEROPAGE: %s\n", strerror(errno));
 	pthread_join(pin->thread, NULL);
 	close(pin->uffd);
-	ok = pin->copied == (ssize_t)len && !tlb_rs_check(pin->dst, len, SEED);
-	munmap(pin->dst, len);
+	ok = pin->copied == (ssize_t)pin->len && !memcmp(pin->dst, pin->src, pin->len);
+	munmap(pin->dst, pin->len);
 	return ok;
 }
 
@@ -227,7 +231,7 @@ static int run_variant(const struct variant *v, const char *skip, bool expect_mi
 		ksft_print_msg("MADV_FREE: %s\n", strerror(errno));
 		return KSFT_FAIL;
 	}
-	ret = pin_pages(&pin, base);
+	ret = pin_pages(&pin, base, len);
 	if (ret != KSFT_PASS) {
 		munmap(base, len);
 		return ret;
@@ -266,6 +270,60 @@ static int run_variant(const struct variant *v, const char *skip, bool expect_mi
 	ok &= !tlb_rs_check(base, len, SEED + 1);
 	munmap(base, len);
 	return ok ? KSFT_PASS : KSFT_FAIL;
+}
+
+/* Every other folio is pinned, the others are lazily freed. */
+static int run_kept(const char *skip)
+{
+	struct pin pins[NR_FOLIOS / 2] = { };
+	struct tlb_rs_counters c;
+	size_t i, freed = 0, bad = 0;
+	long long syncs;
+	int ret, on = 0;
+	bool ok = true;
+	char extra[100];
+	char *base;
+
+	base = make_folios();
+	if (!base)
+		return KSFT_FAIL;
+	for (i = 0; i < NR_FOLIOS; i += 2) {
+		tlb_rs_fill(base + (i + 1) * folio_size, folio_size, SEED);
+		if (madvise(base + i * folio_size, folio_size, MADV_FREE)) {
+			ksft_print_msg("MADV_FREE: %s\n", strerror(errno));
+			return KSFT_FAIL;
+		}
+		ret = pin_pages(&pins[i / 2], base + (i + 1) * folio_size, folio_size);
+		if (ret != KSFT_PASS)
+			return ret;
+	}
+
+	tlb_rs_begin(&c);
+	madvise(base, len, MADV_PAGEOUT);
+	tlb_rs_end(&c);
+
+	for (i = 0; i < NR_FOLIOS; i += 2) {
+		freed += !tlb_rs_pfn(base + i * folio_size);
+		ok &= unpin_pages(&pins[i / 2]);
+		bad += tlb_rs_check(base + (i + 1) * folio_size, folio_size, SEED);
+	}
+	syncs = c.vmstat[TLB_RS_VMSTAT_FLUSH];
+	snprintf(extra, sizeof(extra), ",\"skip\":\"%s\",\"freed\":%zu,\"kept\":%zu,\"bad\":%zu",
+		 skip, freed, NR_FOLIOS - freed, bad);
+	tlb_rs_json_region("putback_kept", extra, &c);
+	munmap(base, len);
+
+	if (freed != NR_FOLIOS / 2 || bad || !ok) {
+		ksft_print_msg("%zu folios freed, %zu wrong words, copies %s\n", freed, bad,
+			       ok ? "right" : "wrong");
+		return KSFT_FAIL;
+	}
+	/* One for each batch of folios that are freed is enough. */
+	if (tlb_batch_get(&on) && on > 0 && syncs > NR_FOLIOS / 4) {
+		ksft_print_msg("%lld flushes for no put-back\n", syncs);
+		return KSFT_FAIL;
+	}
+	return KSFT_PASS;
 }
 
 static void help(const char *prog)
@@ -323,9 +381,10 @@ int main(int argc, char **argv)
 	tlb_rs_pin_cpu(0);
 	tlb_rs_quiet();
 
-	ksft_set_plan(ARRAY_SIZE(variants));
+	ksft_set_plan(ARRAY_SIZE(variants) + 1);
 	for (i = 0; i < ARRAY_SIZE(variants); i++)
 		ksft_test_result_report(run_variant(&variants[i], skip, expect_missing),
 					"%s\n", variants[i].name);
+	ksft_test_result_report(run_kept(skip), "putback_kept\n");
 	ksft_finished();
 }
