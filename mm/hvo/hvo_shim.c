@@ -56,7 +56,7 @@ MODULE_PARM_DESC(strategy, "how live entries change: auto, stop_machine or nopau
 
 static unsigned int max_ptes = 4096;
 module_param(max_ptes, uint, 0644);
-MODULE_PARM_DESC(max_ptes, "most page table entries that change in a pause");
+MODULE_PARM_DESC(max_ptes, "most page table entries that change in a pause, up to 4096");
 static unsigned int pause_budget_us = 40;
 module_param(pause_budget_us, uint, 0644);
 MODULE_PARM_DESC(pause_budget_us, "how long a pause should take at most, in us");

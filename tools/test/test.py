@@ -506,6 +506,8 @@ def programs(suite):
                 # Other architectures change these entries without a pause, and this is not in their images.
                 run("hvo", "hvo_pool", mem="6G")
                 start(hvo_panic, suite, "hvo, a panic in a window", "kunit.enable=0")
+                start(hvo_panic, suite, "hvo, a panic in a window that another CPU takes over",
+                      "kunit.enable=0 irqchip.gicv3_pseudo_nmi=1 panic_force_cpu=1", "Redirecting from CPU 0 to CPU 1")
                 start(hvo_panic, suite, "hvo, a panic in stop_machine()",
                       "kunit.enable=0 irqchip.gicv3_pseudo_nmi=1 hvo.strategy=stop_machine")
                 run("hvo, one CPU", "hvo_pool --case pool", mem="4G", smp=1, nodes=1)
@@ -514,12 +516,13 @@ def programs(suite):
                     append="kunit.enable=0 irqchip.gicv3_pseudo_nmi=1")
 
 
-def hvo_panic(suite, name, append):
+def hvo_panic(suite, name, append, says="stopping secondary CPUs"):
     """Who panics while the other CPUs wait has to let them go on, so that they can be stopped."""
     result = boot(suite, name, "arm64", IMAGE, "hvo_pool --case panic", want=guest.SPLAT, append=append, mem="4G",
                   timeout=900)
     suite.check(f"arm64 {name}: all CPUs were stopped",
-                "stopping secondary CPUs" in result.console and "failed to stop" not in result.console)
+                says in result.console and "stopping secondary CPUs" in result.console and
+                "failed to stop" not in result.console)
 
 
 def removed(suite, matrix, arch, options, removals):

@@ -668,7 +668,7 @@ static bool test_churn(int seconds)
 	return resized && !violations;
 }
 
-/* Nothing returns from this. */
+/* Nothing returns from this. With panic_force_cpu=1, CPU 1 has to panic, which waits. */
 static bool test_panic(void)
 {
 	set("/proc/sys/kernel/panic_on_oops", "1");
