@@ -173,7 +173,7 @@ impl<C: Chain> Unflushed<C> {
     }
 
     /// Flushes what was deferred in every address space. No TLB leads to one of the folios any
-    /// more: each of them had been deferred, and so its address spaces were in `mms`, before the flush.
+    /// more: each had been deferred before the flush, and so its address spaces were in `mms`.
     #[inline(always)]
     pub fn flush(self, mms: &mut impl Mms) -> Flushed<C> {
         let mut unflushed = ManuallyDrop::new(self);

@@ -2,10 +2,10 @@
 
 //! C entry points of the TLB batch.
 //!
-//! `mm/rmap.c`, `mm/migrate.c` and `mm/vmscan.c` call these when its inline test says that there is something to do; the batch
-//! itself is [`kernel::mm::tlb_batch`]. All of them run in the task that owns the batch, under the
-//! page table lock or not, and take no lock; [`tlb_batch_flush_slow`] may drop the last reference
-//! to an address space, and interrupts other CPUs.
+//! `mm/rmap.c`, `mm/migrate.c` and `mm/vmscan.c` call these when an inline test says that there is
+//! something to do; the batch itself is [`kernel::mm::tlb_batch`]. All of them run in the task that
+//! owns the batch, under the page table lock or not, and take no lock; [`tlb_batch_flush_slow`] may
+//! drop the last reference to an address space, and interrupts other CPUs.
 //!
 //! C header: [`include/linux/tlb_batch.h`](srctree/include/linux/tlb_batch.h)
 
