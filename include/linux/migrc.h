@@ -31,7 +31,7 @@ enum migrc_fact {
 	MIGRC_NOTIFIER,		/* others walk this page table */
 	MIGRC_BLOCK,		/* a TLB may hold it as part of a larger block */
 	MIGRC_LOCAL,		/* no other CPU needed a flush */
-	MIGRC_MIXED,		/* some could be deferred, others not */
+	MIGRC_MIXED,		/* some could be deferred, others made a drain necessary */
 	NR_MIGRC_FACTS,
 };
 

@@ -50,7 +50,7 @@ facts! {
     Block = 12,
     /// Only this CPU had to be flushed: there was nothing to save.
     Local = 13,
-    /// Some mappings of the folio could be deferred, others not.
+    /// Some mappings of the folio could be deferred, others made a drain necessary.
     Mixed = 14,
 }
 

@@ -381,6 +381,9 @@ HAZARDS = """
 echo 1 > /proc/sys/vm/tlb_batch
 tlb_batch_mark --rounds 20 --expect-none
 tlb_batch_putback
+echo 0 > /proc/sys/vm/tlb_batch
+tlb_batch_putback
+echo 1 > /proc/sys/vm/tlb_batch
 cat /dev/rust-tlb-batch > /dev/null 2>&1 || true
 dmesg | grep 'rust_tlb_batch: 512 pages'
 cat /sys/kernel/debug/tlb_batch/stats
@@ -509,14 +512,14 @@ def programs(suite):
                 start(hvo_panic, suite, "hvo, a panic in a window that another CPU takes over",
                       "kunit.enable=0 irqchip.gicv3_pseudo_nmi=1 panic_force_cpu=1", "Redirecting from CPU 0 to CPU 1")
                 start(hvo_panic, suite, "hvo, a panic in stop_machine()",
-                      "kunit.enable=0 irqchip.gicv3_pseudo_nmi=1 hvo.strategy=stop_machine")
+                      "kunit.enable=0 irqchip.gicv3_pseudo_nmi=1 hvo.strategy=stop_machine", "multi_cpu_stop")
                 run("hvo, one CPU", "hvo_pool --case pool", mem="4G", smp=1, nodes=1)
                 run("hvo, GICv2", "hvo_pool --case pool", mem="4G", gic=2)
                 run("hvo, pseudo-NMIs", "hvo_pool --case pool && hvo_pool --case readers", mem="4G",
                     append="kunit.enable=0 irqchip.gicv3_pseudo_nmi=1")
 
 
-def hvo_panic(suite, name, append, says="stopping secondary CPUs"):
+def hvo_panic(suite, name, append, says="hvo_plan_commit"):
     """Who panics while the other CPUs wait has to let them go on, so that they can be stopped."""
     result = boot(suite, name, "arm64", IMAGE, "hvo_pool --case panic", want=guest.SPLAT, append=append, mem="4G",
                   timeout=900)

@@ -671,6 +671,8 @@ static bool test_churn(int seconds)
 /* Nothing returns from this. With panic_force_cpu=1, CPU 1 has to panic, which waits. */
 static bool test_panic(void)
 {
+	/* As the command line has it. */
+	tlb_rs_restore(HVO_PARAM "strategy");
 	set("/proc/sys/kernel/panic_on_oops", "1");
 	set_num(HVO_DEBUG "stall_us", UINT32_MAX);
 	resize(small_size(), 1);

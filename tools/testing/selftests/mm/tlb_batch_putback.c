@@ -7,15 +7,20 @@
  * again. arm64 demands that they are gone by then: what is owed must be issued
  * and completed first, not just by the end of the batch.
  *
- * Two ways to a put-back, and one to none, with 64 KiB anonymous folios that are pinned:
+ * Two ways to a put-back, both with 64 KiB anonymous folios that are pinned:
  *
  * migrate   try_to_migrate_one(): folio_try_share_anon_rmap_pte() fails. Three
  *           asynchronous, batched attempts for each folio, then synchronous
  *           ones that do not batch.
  * lazyfree  try_to_unmap_one(): MADV_FREE and MADV_PAGEOUT, the additional
  *           reference keeps the folio. One attempt for each folio.
- * kept      None: reclaim keeps every other folio without having unmapped it, and
- *           frees the others. It must not wait for those at each that it keeps.
+ *
+ * And two in which reclaim keeps folios, which may then be mapped again:
+ *
+ * dirty     64 KiB folios of an ext4 file: they are unmapped, and kept because they are
+ *           dirty. Each has to wait, sync_cleared_runs() of mm/vmscan.c.
+ * kept      Every other folio is pinned, and not unmapped, the others are freed: none has
+ *           to wait for those.
  *
  * The pin needs no kernel test module: process_vm_readv() pins its source, then
  * faults on a destination that userfaultfd leaves missing, and so holds the
@@ -32,7 +37,9 @@
 #define _GNU_SOURCE
 #include <getopt.h>
 #include <sys/ioctl.h>
+#include <sys/statfs.h>
 #include <sys/uio.h>
+#include <linux/magic.h>
 #include <linux/userfaultfd.h>
 
 #include "tlb_rs.h"
@@ -48,6 +55,7 @@
 #define HAS_RULE	false
 #endif
 
+static const char *ext4_dir = "/mnt";
 static size_t psize;
 static size_t folio_size;
 static size_t len;
@@ -260,8 +268,12 @@ static int run_variant(const struct variant *v, const char *skip, bool expect_mi
 			       away, bad, ok ? "right" : "wrong");
 		ok = false;
 	}
-	/* The rule is only about the batch: not on stock, not with the switch at 0. */
-	if (HAS_RULE && tlb_batch_get(&on) && on > 0 && missing != expect_missing) {
+	/*
+	 * The rule is only about runs: not on stock, and with the switch at 0 only what stock
+	 * clears together.
+	 */
+	if (HAS_RULE && tlb_batch_get(&on) && (on > 0 || (!on && v->lazyfree)) &&
+	    missing != expect_missing) {
 		ksft_print_msg("%lld flushes for at least %zu put-backs\n", syncs, want);
 		ok = false;
 	}
@@ -269,6 +281,79 @@ static int run_variant(const struct variant *v, const char *skip, bool expect_mi
 	tlb_rs_fill(base, len, SEED + 1);
 	ok &= !tlb_rs_check(base, len, SEED + 1);
 	munmap(base, len);
+	return ok ? KSFT_PASS : KSFT_FAIL;
+}
+
+/* A mapping of a file that was just written. */
+static char *map_dirty_file(void)
+{
+	char path[PATH_MAX];
+	struct statfs st;
+	size_t i, n = 0;
+	char *buf, *base;
+	int fd;
+
+	if (statfs(ext4_dir, &st) || st.f_type != EXT4_SUPER_MAGIC) {
+		ksft_print_msg("no ext4 on %s\n", ext4_dir);
+		return NULL;
+	}
+	snprintf(path, sizeof(path), "%s/tlb_batch_putback", ext4_dir);
+	fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	unlink(path);
+	buf = tlb_rs_mmap(len, SZ_2M);
+	tlb_rs_fill(buf, len, SEED);
+	for (i = 0; i < len; i += folio_size) {
+		if (pwrite(fd, buf + i, folio_size, i) != (ssize_t)folio_size)
+			ksft_exit_fail_msg("%s: %s\n", path, strerror(errno));
+	}
+	munmap(buf, len);
+	base = mmap(NULL, len, PROT_READ, MAP_SHARED, fd, 0);
+	close(fd);
+	if (base == MAP_FAILED || madvise(base, len, MADV_POPULATE_READ))
+		ksft_exit_fail_msg("cannot map %s: %s\n", path, strerror(errno));
+	for (i = 0; i < NR_FOLIOS; i++)
+		n += tlb_rs_is_folio(base + i * folio_size, FOLIO_PAGES);
+	if (n == NR_FOLIOS)
+		return base;
+	ksft_print_msg("only %zu of %d folios of the file have 64 KiB\n", n, NR_FOLIOS);
+	munmap(base, len);
+	return NULL;
+}
+
+static int run_dirty(const char *skip, bool expect_missing)
+{
+	struct tlb_rs_counters c;
+	size_t i, mapped = 0, bad;
+	bool ok = true, missing;
+	long long syncs;
+	char extra[100];
+	int on = 0;
+	char *base = map_dirty_file();
+
+	if (!base)
+		return KSFT_SKIP;
+	tlb_rs_begin(&c);
+	madvise(base, len, MADV_PAGEOUT);
+	tlb_rs_end(&c);
+
+	for (i = 0; i < len; i += psize)
+		mapped += !!tlb_rs_pfn(base + i);
+	bad = tlb_rs_check(base, len, SEED);
+	munmap(base, len);
+	syncs = c.vmstat[TLB_RS_VMSTAT_FLUSH];
+	missing = syncs < NR_FOLIOS;
+	snprintf(extra, sizeof(extra), ",\"skip\":\"%s\",\"folios\":%d,\"mapped\":%zu,\"bad\":%zu",
+		 skip, NR_FOLIOS, mapped, bad);
+	tlb_rs_json_region("putback_dirty", extra, &c);
+
+	if (mapped || bad) {
+		ksft_print_msg("%zu pages still mapped, %zu wrong words\n", mapped, bad);
+		ok = false;
+	}
+	if (HAS_RULE && tlb_batch_get(&on) && on >= 0 && missing != expect_missing) {
+		ksft_print_msg("%lld flushes for %d folios that are kept\n", syncs, NR_FOLIOS);
+		ok = false;
+	}
 	return ok ? KSFT_PASS : KSFT_FAIL;
 }
 
@@ -329,7 +414,8 @@ static int run_kept(const char *skip)
 static void help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
-	       "  [--skip HOOK] [--expect-missing]\n",
+	       "  [--skip HOOK] [--expect-missing] [--dir DIR]\n"
+	       "DIR: a directory on ext4 (/mnt)\n",
 	       prog);
 }
 
@@ -338,6 +424,7 @@ int main(int argc, char **argv)
 	static const struct option options[] = {
 		{ "skip", required_argument, NULL, 's' },
 		{ "expect-missing", no_argument, NULL, 'm' },
+		{ "dir", required_argument, NULL, 'd' },
 		{ "help", no_argument, NULL, 'h' },
 		{ }
 	};
@@ -354,6 +441,9 @@ int main(int argc, char **argv)
 			break;
 		case 'm':
 			expect_missing = true;
+			break;
+		case 'd':
+			ext4_dir = optarg;
 			break;
 		case 'h':
 			help(argv[0]);
@@ -381,10 +471,11 @@ int main(int argc, char **argv)
 	tlb_rs_pin_cpu(0);
 	tlb_rs_quiet();
 
-	ksft_set_plan(ARRAY_SIZE(variants) + 1);
+	ksft_set_plan(ARRAY_SIZE(variants) + 2);
 	for (i = 0; i < ARRAY_SIZE(variants); i++)
 		ksft_test_result_report(run_variant(&variants[i], skip, expect_missing),
 					"%s\n", variants[i].name);
+	ksft_test_result_report(run_dirty(skip, expect_missing), "putback_dirty\n");
 	ksft_test_result_report(run_kept(skip), "putback_kept\n");
 	ksft_finished();
 }
