@@ -131,12 +131,12 @@ static inline bool tlb_batch_add(struct tlb_batch *batch, struct mm_struct *mm,
 {
 	struct tlb_batch_range *last;
 
-	if (!tlb_batch_enabled()) {
-		/* It may have been cleared while vm.tlb_batch was still 1. */
-		if (ARCH_TLB_BATCH_BBM && end - start > PAGE_SIZE)
-			current->tlb_ubc.unsynced_run = true;
+	/* Also with vm.tlb_batch 0: it may have been cleared while that was still 1. */
+	if (ARCH_TLB_BATCH_BBM && end - start > PAGE_SIZE)
+		current->tlb_ubc.unsynced_run = true;
+
+	if (!tlb_batch_enabled())
 		return false;
-	}
 
 	arch_tlb_batch_order();
 
@@ -227,17 +227,19 @@ static inline bool tlb_batch_flush(struct tlb_batch *batch)
  *
  * A run is cleared without unfolding its contiguous blocks, so a TLB may still
  * hold an entry of another size.  The architecture demands that it is gone
- * before the new one becomes valid.
+ * before the new one becomes valid.  A PTE that was cleared by itself is not in a
+ * block any more, and need not wait.
  *
  * Context: PTL held or not, interrupts on.
  */
 static inline void tlb_batch_put_back(struct tlb_batch *batch)
 {
-	if (!ARCH_TLB_BATCH_BBM || tlb_batch_skip(TLB_BATCH_HOOK_PUTBACK))
+	if (!ARCH_TLB_BATCH_BBM || !current->tlb_ubc.unsynced_run ||
+	    tlb_batch_skip(TLB_BATCH_HOOK_PUTBACK))
 		return;
 	if (batch->unsynced)
 		tlb_batch_flush_slow(batch, TLB_BATCH_PUT_BACK);
-	else if (current->tlb_ubc.unsynced_run)
+	else
 		tlb_batch_arch_sync();
 	current->tlb_ubc.unsynced_run = false;
 }
@@ -246,7 +248,7 @@ static inline void tlb_batch_put_back(struct tlb_batch *batch)
 static inline void tlb_batch_check_put_back(const struct tlb_batch *batch)
 {
 	VM_WARN_ON_ONCE(ARCH_TLB_BATCH_BBM && !tlb_batch_skip(TLB_BATCH_HOOK_PUTBACK) &&
-			(batch->unsynced || current->tlb_ubc.unsynced_run));
+			current->tlb_ubc.unsynced_run);
 }
 
 #define current_tlb_batch()	(&current->tlb_ubc.batch)
