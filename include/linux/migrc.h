@@ -258,6 +258,13 @@ static inline void migrc_flushed(enum ttu_flags flags, struct vm_area_struct *vm
 		walk->flushed |= 1U << MIGRC_LOCAL;
 }
 
+/* One of its pages was poisoned since migrc_may_defer(), and may not be read any more. */
+static inline void migrc_poisoned(enum ttu_flags flags)
+{
+	if (flags & TTU_DEFER_RO)
+		current->tlb_ubc.migrc.denied |= 1U << MIGRC_POISONED;
+}
+
 /**
  * migrc_walk_end - whether a folio's flushes have been deferred, all of them
  * @flags: of the walk
@@ -425,6 +432,10 @@ static inline bool migrc_defer(enum ttu_flags flags, struct vm_area_struct *vma,
 
 static inline void migrc_flushed(enum ttu_flags flags,
 				 struct vm_area_struct *vma, pte_t pte)
+{
+}
+
+static inline void migrc_poisoned(enum ttu_flags flags)
 {
 }
 

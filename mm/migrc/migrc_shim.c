@@ -148,8 +148,15 @@ bool migrc_still_frozen(struct folio *src)
 	if (nobody_writes(mapping)) {
 		/* Pairs with migrc_write_access(): who is gone has cleared the flag */
 		smp_rmb();
-		if (test_bit(AS_MIGRC, &mapping->flags))
-			return true;
+		if (test_bit(AS_MIGRC, &mapping->flags)) {
+			/*
+			 * Another migration may have set it again, too late for the next
+			 * writer, who found it cleared and did not drain. As above.
+			 */
+			smp_mb();
+			if (nobody_writes(mapping))
+				return true;
+		}
 	}
 	current->tlb_ubc.migrc.denied |= BIT(MIGRC_NOT_FROZEN);
 	return false;

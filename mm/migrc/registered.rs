@@ -175,14 +175,17 @@ impl RegisteredMm {
         // What was deferred has been cleared before; the invalidation comes after this.
         let seen = Generation::from_raw(self.generation().load(Acquire) as u64);
 
-        // SAFETY: Valid; drains exclude each other, and nobody else uses this field.
-        unsafe { (*self.0).seen = seen.into_raw() };
+        // Of most it is what it was: their cache lines, which readers share, are left alone.
+        if self.seen() != seen {
+            // SAFETY: Valid; drains exclude each other, and nobody else uses this field.
+            unsafe { (*self.0).seen = seen.into_raw() };
+        }
         seen
     }
 
     /// What [`Self::see`] has seen.
     pub(crate) fn seen(self) -> Generation {
-        // SAFETY: As above.
+        // SAFETY: Valid; only drains use this field, one at a time.
         Generation::from_raw(unsafe { (*self.0).seen })
     }
 

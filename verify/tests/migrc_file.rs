@@ -4,10 +4,12 @@
 //!
 //! A model of `freeze()`, `migrc_still_frozen()`, `migrc_write_access()` and `migrc_zero_range()`
 //! in `mm/migrc/migrc_shim.c`, run with loom: every interleaving, and every value that a load may
-//! return. One folio is migrated while others open the file for writing, or zero a part of it.
+//! return. One folio is migrated while others open the file for writing, or zero a part of it, and
+//! the migration of another folio begins.
 //!
-//! What makes it right is the second look at `i_writecount`, with the barrier before it. The first
-//! one, in `freeze()`, spares a drain if there is a writer already, and needs no barrier.
+//! What makes it right are the second and the third look at `i_writecount`, with the barriers
+//! before them. The first one, in `freeze()`, spares a drain if there is a writer already, and
+//! needs no barrier.
 
 use loom::{
     sync::{
@@ -30,8 +32,12 @@ enum Without {
     Recheck,
     /// or only the one at `i_writecount`,
     RecheckOfWriters,
-    /// or only the one at the flag.
+    /// or only the one at the flag,
     RecheckOfFlag,
+    /// or only the last one at `i_writecount`.
+    LastLook,
+    /// `smp_mb()` before that.
+    LastBarrier,
     /// `smp_mb()` between the deferral and that look.
     Barrier,
     /// `smp_rmb()` between the look at `i_writecount` and the one at the flag.
@@ -104,7 +110,14 @@ impl File {
         if self.without != Without::ReadBarrier {
             fence(Acquire);
         }
-        self.without == Without::RecheckOfFlag || self.flag.load(Relaxed)
+        if self.without != Without::RecheckOfFlag && !self.flag.load(Relaxed) {
+            return false;
+        }
+        if self.without != Without::LastBarrier {
+            fence(SeqCst);
+        }
+        matches!(self.without, Without::LastLook | Without::RecheckOfWriters)
+            || self.writers.load(Relaxed) <= 0
     }
 
     fn migrate(&self) {
@@ -194,13 +207,30 @@ const WRITERS: [Thread; 2] = [
     },
 ];
 
+/// The other sets the flag, for a folio that nobody writes to.
+const FREEZING: [Thread; 2] = [
+    |file| {
+        file.write(|_| {});
+        file.write(File::store);
+    },
+    |file| {
+        file.freeze();
+    },
+];
+
 /// One clears the flag, the other looks at it without being a writer.
 const ZEROING: [Thread; 2] = [File::zero, |file| file.write(|_| {})];
 
+const FREEZING_PREEMPTIONS: usize = 4;
+
 fn run(without: Without, others: [Thread; 2]) {
+    run_with(3, without, others);
+}
+
+fn run_with(preemptions: usize, without: Without, others: [Thread; 2]) {
     let mut model = loom::model::Builder::new();
 
-    model.preemption_bound = Some(3);
+    model.preemption_bound = Some(preemptions);
     model.check(move || {
         let file = Arc::new(File::new(without));
         let others = others.map(|other| {
@@ -256,6 +286,24 @@ fn recheck_of_the_flag_is_needed() {
     run(Without::RecheckOfFlag, WRITERS);
 }
 
+/// Another migration may set the flag again, when the next writer has looked at it.
+#[test]
+fn no_writer_meets_a_stale_translation_while_others_migrate() {
+    run_with(FREEZING_PREEMPTIONS, Without::Nothing, FREEZING);
+}
+
+#[test]
+#[should_panic(expected = "stale")]
+fn last_look_is_needed() {
+    run_with(FREEZING_PREEMPTIONS, Without::LastLook, FREEZING);
+}
+
+#[test]
+#[should_panic(expected = "stale")]
+fn barrier_before_the_last_look_is_needed() {
+    run_with(FREEZING_PREEMPTIONS, Without::LastBarrier, FREEZING);
+}
+
 #[test]
 #[should_panic(expected = "stale")]
 fn barrier_is_needed() {
@@ -265,7 +313,7 @@ fn barrier_is_needed() {
 #[test]
 #[should_panic(expected = "stale")]
 fn read_barrier_is_needed() {
-    run(Without::ReadBarrier, WRITERS);
+    run_with(4, Without::ReadBarrier, WRITERS);
 }
 
 #[test]
