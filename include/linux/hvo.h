@@ -74,6 +74,8 @@ void hvo_plan_free(struct hvo_plan *plan);
 
 /* mm/hvo/hvo_shim.c */
 void hvo_get_params(struct hvo_params *params);
+void hvo_turn_begin(void);
+void hvo_turn_end(void);
 bool hvo_batches(void);
 bool hvo_keeps_heads(void);
 bool hvo_pauses(void);
@@ -108,6 +110,7 @@ enum hvo_hook {
 	HVO_HOOK_SAME,		/* without a pause, only pages of the same contents change */
 	HVO_HOOK_TRANSIT,	/* no pause while a CPU comes up or goes down */
 	HVO_HOOK_ABANDON,	/* who panics lets the others go on */
+	HVO_HOOK_DUTY,		/* the others run in between */
 	NR_HVO_HOOKS
 };
 

@@ -267,6 +267,7 @@ static const char * const hook_names[NR_HVO_HOOKS] = {
 	[HVO_HOOK_SAME] = "same",
 	[HVO_HOOK_TRANSIT] = "transit",
 	[HVO_HOOK_ABANDON] = "abandon",
+	[HVO_HOOK_DUTY] = "duty",
 };
 
 static const struct skip_hooks hooks = {

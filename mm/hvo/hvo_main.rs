@@ -30,7 +30,8 @@ use kernel::{
         Delta,
         Instant,
         Monotonic, //
-    }, //
+    },
+    types::NotThreadSafe, //
 };
 use plan::{
     next_window,
@@ -89,8 +90,7 @@ impl Plan {
 
 /// What pauses took so far, see [`Cost::into_raw`].
 static COST: Atomic<u64> = Atomic::new(Cost::INITIAL.into_raw());
-/// When the last one ended, and for how long the others did not run. Two who pause at once lose
-/// what one of them knew.
+/// When the last one ended, and for how long the others did not run. See [`Turn`].
 static ENDED_NS: Atomic<u64> = Atomic::new(0);
 static STOPPED_NS: Atomic<u64> = Atomic::new(0);
 
@@ -103,6 +103,49 @@ fn work_of(run: &Run) -> Work {
     Work {
         entries: run.nr,
         copies: u32::from(!run.copy_to.is_null()) * (PAGE_SIZE / 4096) as u32,
+    }
+}
+
+/// The right to pause, which one task at a time has.
+///
+/// # Invariants
+///
+/// This task holds the mutex of `hvo_turn_begin()`.
+struct Turn {
+    _task: NotThreadSafe,
+}
+
+impl Turn {
+    /// Waits until all others who want to pause have done so, and until the other CPUs have run for
+    /// long enough since: `duty_pct` is the share of the time that they may be stopped for.
+    fn begin(duty_pct: u32) -> Self {
+        // SAFETY: May sleep, and `drop()` gives it back. The task does not have it yet: no `Turn`
+        // outlives a window.
+        unsafe { bindings::hvo_turn_begin() };
+        // INVARIANT: Just above.
+        let turn = Self {
+            _task: NotThreadSafe,
+        };
+        let since_ns = now_ns().saturating_sub(ENDED_NS.load(Relaxed));
+        let us = rest_us(STOPPED_NS.load(Relaxed), since_ns, duty_pct);
+
+        if us > 0 {
+            fsleep(Delta::from_micros(us as i64));
+        }
+        turn
+    }
+
+    /// Ends it with a pause, or an attempt.
+    fn end(self, pause: &Pause) {
+        STOPPED_NS.store(pause.ack_ns + pause.paused_ns, Relaxed);
+        ENDED_NS.store(now_ns(), Relaxed);
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // SAFETY: By the invariant.
+        unsafe { bindings::hvo_turn_end() };
     }
 }
 
@@ -217,13 +260,12 @@ impl<'a> Prepared<'a> {
                     Err(_) => Miss::Cancelled,
                 }
             } else {
-                self.let_others_run();
+                let turn = Turn::begin(self.params.duty_pct);
                 let timeout = u64::from(self.params.ack_timeout_us) * 1_000;
                 let (result, pause) = with_paused(timeout, |cpus| window.apply(cpus));
 
                 self.account(work, pause, Way::Interrupt, result.is_ok());
-                STOPPED_NS.store(pause.ack_ns + pause.paused_ns, Relaxed);
-                ENDED_NS.store(now_ns(), Relaxed);
+                turn.end(&pause);
                 match result {
                     Ok(()) => {
                         let cost = Cost::from_raw(COST.load(Relaxed));
@@ -245,16 +287,6 @@ impl<'a> Prepared<'a> {
                 Step::StopMachine => stop = true,
                 Step::GiveUp => return Err(EBUSY),
             }
-        }
-    }
-
-    /// Waits until the others have run for long enough since the last pause.
-    fn let_others_run(&self) {
-        let since_ns = now_ns().saturating_sub(ENDED_NS.load(Relaxed));
-        let us = rest_us(STOPPED_NS.load(Relaxed), since_ns, self.params.duty_pct);
-
-        if us > 0 {
-            fsleep(Delta::from_micros(us as i64));
         }
     }
 

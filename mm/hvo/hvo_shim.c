@@ -10,6 +10,7 @@
 #include <linux/mm.h>
 #include <linux/minmax.h>
 #include <linux/moduleparam.h>
+#include <linux/mutex.h>
 #include <linux/seq_file.h>
 #include <linux/string.h>
 #include <linux/sysfs.h>
@@ -114,10 +115,27 @@ void hvo_get_params(struct hvo_params *params)
 		.budget_us = READ_ONCE(pause_budget_us),
 		.ack_timeout_us = READ_ONCE(ack_timeout_us) ?: default_timeout_us(),
 		.retries = READ_ONCE(retries),
-		.duty_pct = READ_ONCE(duty_pct),
+		.duty_pct = hvo_skip(HVO_HOOK_DUTY) ? 100 : READ_ONCE(duty_pct),
 	};
 	if (params->strategy == HVO_PERFOLIO)
 		params->max_entries = PTRS_PER_PTE;
+}
+
+static DEFINE_MUTEX(turn_mutex);
+
+/*
+ * One task at a time rests, and then pauses: of several, each would wait for the end of the
+ * same rest. Not the mutex of arm64_pause_cpus(), which CPU hotplug takes. May sleep, for as
+ * long as all tasks that came before have to.
+ */
+void hvo_turn_begin(void)
+{
+	mutex_lock(&turn_mutex);
+}
+
+void hvo_turn_end(void)
+{
+	mutex_unlock(&turn_mutex);
 }
 
 /* Whether one pause may be for several folios or blocks. */

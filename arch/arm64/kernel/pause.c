@@ -177,11 +177,10 @@ int arm64_pause_cpus(struct arm64_pause *pause)
 	pause->begin = ktime_get_mono_fast_ns();
 	state = pause_state + 1;
 	pause->state = state;
-	/*
-	 * Not only before the IPI, whose sending orders it: a CPU may miss the end of the last
-	 * pause, and go on because of this store.
-	 */
+	/* A CPU may miss the end of the last pause, and go on because of this store. */
 	smp_store_release(&pause_state, state);
+	/* Before the IPI: that of GICv3 comes after such a barrier, that of GICv5 does not. */
+	dsb(ishst);
 	if (pause->nr_cpus)
 		arm64_send_pause_ipi(&pause_mask);
 

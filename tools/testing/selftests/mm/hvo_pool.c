@@ -5,7 +5,8 @@
  *
  * pool     each size grows and shrinks, by exactly the memory that it should.
  * demote   large pages become small ones without getting their struct pages back.
- * use      pages of a pool are written and read.
+ * use      pages of a pool are written, read, and copied on write.
+ * duty     several tasks pause, and the other CPUs run for their share of the time.
  * readers  each CPU reads all struct pages while windows stay open for long.
  * deaf     a CPU that does not answer: pools grow without saving, and shrink all the same.
  * lock     one CPU holds a lock for reading whenever a pause stops it, another waits for that
@@ -30,7 +31,10 @@
  */
 #define _GNU_SOURCE
 #include <getopt.h>
+#include <signal.h>
 #include <stdint.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 
 #include "hvo.h"
 
@@ -38,6 +42,11 @@
 #define FAIL_PAGE_ALLOC		DEBUGFS "fail_page_alloc/"
 #define MAKE_IT_FAIL		"/proc/self/make-it-fail"
 #define SOFT_OFFLINE		"/sys/devices/system/memory/soft_offline_page"
+
+#define DUTY_PCT	10
+#define DUTY_MS		2000
+#define DUTY_TASKS	8
+#define DUTY_KB		(32 << 10)
 
 static int rounds = 2;
 static const char *skip;
@@ -186,6 +195,13 @@ static const char *needs_three_cpus(void)
 	return nr_cpus < 3 ? "needs 3 CPUs" : needs_injection();
 }
 
+static const char *cannot_crowd(void)
+{
+	if (small_size() > DUTY_KB)
+		return "needs HugeTLB pages of some MiB";
+	return nr_cpus < 2 ? "needs 2 CPUs" : needs_memory();
+}
+
 static bool test_demote(void)
 {
 	long nr = 0, before, small, each, pauses, demoted = stat_of("demote");
@@ -246,6 +262,23 @@ static bool flags_are_right(const char *addr, unsigned long bytes)
 	return !bad;
 }
 
+/* The kernel writes to all pages of the copy: of the child, which has to be as @addr. */
+static bool copy_is_right(char *addr, unsigned long bytes)
+{
+	pid_t pid = fork();
+	int status;
+
+	if (!pid) {
+		bool ok = true;
+
+		*(unsigned long *)addr = 0;
+		for (unsigned long j = psize; j < bytes; j += psize)
+			ok &= *(unsigned long *)(addr + j) == j + 1;
+		_exit(!ok);
+	}
+	return pid > 0 && waitpid(pid, &status, 0) == pid && !status;
+}
+
 static bool test_use(void)
 {
 	bool ok = true;
@@ -256,7 +289,9 @@ static bool test_use(void)
 		int shift = __builtin_ctzl(bytes);
 		char *p;
 
-		if (!optimizable(sizes[i]) || !some(sizes[i]) || resize(sizes[i], 1) != 1)
+		long nr = optimizable(sizes[i]) && some(sizes[i]) ? resize(sizes[i], 2) : 0;
+
+		if (!nr)
 			continue;
 		p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
 			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | shift << 26, -1, 0);
@@ -267,6 +302,7 @@ static bool test_use(void)
 		for (j = 0; j < bytes; j += psize)
 			*(unsigned long *)(p + j) = j + 1;
 		ok &= flags_are_right(p, bytes);
+		ok &= nr < 2 || copy_is_right(p, bytes);
 		for (j = 0; j < bytes; j += psize)
 			ok &= *(unsigned long *)(p + j) == j + 1;
 		munmap(p, bytes);
@@ -276,6 +312,60 @@ static bool test_use(void)
 	if (!used)
 		ksft_print_msg("no page to be had\n");
 	return ok && used && verify(0);
+}
+
+/* A process whose mappings add a page to the pool, and take it away again. */
+static pid_t duty_task(int cpu, unsigned long kb)
+{
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB |
+		    __builtin_ctzl(kb * 1024) << 26;
+	pid_t pid = fork();
+
+	if (pid)
+		return pid;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	tlb_rs_pin_cpu(cpu);
+	for (;;) {
+		char *p = mmap(NULL, kb * 1024, PROT_READ | PROT_WRITE, flags, -1, 0);
+
+		if (p != MAP_FAILED)
+			munmap(p, kb * 1024);
+	}
+}
+
+/* All of them together stop the others for no more than their share. */
+static bool test_duty(void)
+{
+	long long stopped = stat_of("ack_ns") + stat_of("paused_ns");
+	long long pauses = tlb_rs_vmstat_read("cpu_pause");
+	bool over, removed = skip && !strcmp(skip, "duty");
+	__u64 begin = tlb_rs_now_ns();
+	pid_t tasks[DUTY_TASKS];
+	double percent;
+	char path[128];
+
+	snprintf(path, sizeof(path), HUGEPAGES, small_size(), "nr_overcommit_hugepages");
+	tlb_rs_keep(path);
+	set_num(path, DUTY_TASKS);
+	set_num(HVO_PARAM "duty_pct", DUTY_PCT);
+	for (int i = 0; i < DUTY_TASKS; i++)
+		tasks[i] = duty_task(i % nr_cpus, small_size());
+	tlb_rs_sleep_us(DUTY_MS * 1000);
+	for (int i = 0; i < DUTY_TASKS; i++)
+		kill(tasks[i], SIGKILL);
+	for (int i = 0; i < DUTY_TASKS; i++)
+		waitpid(tasks[i], NULL, 0);
+	stopped = stat_of("ack_ns") + stat_of("paused_ns") - stopped;
+	percent = 100.0 * stopped / (tlb_rs_now_ns() - begin);
+	pauses = tlb_rs_vmstat_read("cpu_pause") - pauses;
+	set_num(HVO_PARAM "duty_pct", 100);
+	tlb_rs_restore(path);
+
+	ksft_print_msg("%lld pauses of %d tasks, %.1f %% of the time\n", pauses, DUTY_TASKS,
+		       percent);
+	/* No rest has come after the last one yet. */
+	over = percent > 1.5 * DUTY_PCT;
+	return pauses > DUTY_TASKS && over == removed && verify(0);
 }
 
 static bool test_readers(void)
@@ -688,6 +778,7 @@ static const struct {
 	{ .name = "pool", .test = test_pool },
 	{ .name = "demote", .test = test_demote, .cannot = cannot_demote },
 	{ .name = "use", .test = test_use, .cannot = needs_memory },
+	{ .name = "duty", .test = test_duty, .cannot = cannot_crowd },
 	{ .name = "readers", .test = test_readers, .cannot = needs_injection },
 	{ .name = "deaf", .test = test_deaf, .cannot = needs_two_cpus },
 	{ .name = "lock", .test = test_lock, .cannot = needs_three_cpus },
