@@ -85,7 +85,7 @@ help:
 #:
 #: Variables: ARCH=arm64|x86_64  KVER=7.3|7.2
 #:   VARIANT=release|stock|checked|bench|trace, fs, of make selftests: selftests|stock-selftests,
-#:            or of make matrix: debug|hardened|kcsan|rt|nonuma|nothp|up|16k|64k
+#:            or of make matrix: debug|hardened|kcsan|rt|nonuma|nothp|mte|up|16k|64k
 #:   INSTALL=1 (install packages with sudo; 0: never, not even as root)
 #:   boot, shell: CPU=max SMP=4 MEM=2G DISK=file|size APPEND='kernel arguments' METER=1 ORACLE=1
 #:   TIMEOUT=seconds (selftests: of one command); kernel: LLVM=-NN RUSTC= BINDGEN= RUST_LIB_SRC=

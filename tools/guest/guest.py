@@ -156,6 +156,11 @@ def numa(mem, smp, nodes, cpuless):
     return arguments
 
 
+def qemu_version(qemu):
+    """(major, minor)"""
+    return tuple(map(int, re.search(r"version (\d+)\.(\d+)", initramfs.run([qemu, "--version"])).groups()))
+
+
 def threads_of(qemu, arch):
     """One host thread per vCPU, where that is safe.
 
@@ -163,9 +168,7 @@ def threads_of(qemu, arch):
     patching, and stay. x86_64 guests then run into the int3 of a static key
     (1 boot in 10 on two busy cores); arm64 patches a word at once.
     """
-    text = initramfs.run([qemu, "--version"])
-    version = tuple(map(int, re.search(r"version (\d+)\.(\d+)", text).groups()))
-    return "single" if arch == "x86_64" and version < (8, 1) else "multi"
+    return "single" if arch == "x86_64" and qemu_version(qemu) < (8, 1) else "multi"
 
 
 def machine(kernel, arch, cpu="max", smp=4, mem="2G", nodes=2, cpuless=0, append="", threads=None,
@@ -492,6 +495,7 @@ def parse(argv):
         sub.add_argument("--append", default="", help="kernel arguments")
         sub.add_argument("--threads", choices=("multi", "single"), help="of QEMU's vCPUs")
         sub.add_argument("--gic", type=int, choices=(2, 3), default=3, help="version, arm64")
+        sub.add_argument("--mte", action="store_true", help="memory tags, arm64")
         sub.add_argument("--meter", action="store_true", help="count TLB maintenance")
         sub.add_argument("--oracle", action="store_true", help="look for stale translations")
         sub.add_argument("--timeout", type=float, default=300 if name == "boot" else None)

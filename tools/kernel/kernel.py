@@ -28,7 +28,7 @@ from common import (BUILD, ROOT, Fail, Progress, dotted, lock, logged, main, nee
 IMAGES = {"arm64": "arch/arm64/boot/Image", "x86_64": "arch/x86/boot/bzImage"}
 # Further fragments on top of the checked image; arm64 has pages of more than 4 KiB, x86_64 can do without SMP.
 PAGE_SIZES = ("16k", "64k")
-ON_CHECKED = ("debug", "fs", "hardened", "kcsan", "rt", "nonuma", "nothp", "up", *PAGE_SIZES)
+ON_CHECKED = ("debug", "fs", "hardened", "kcsan", "rt", "nonuma", "nothp", "mte", "up", *PAGE_SIZES)
 # On top of the release image.
 ON_RELEASE = ("bench", "trace", "selftests")
 # Without the patches.
