@@ -244,6 +244,17 @@ static inline void tlb_batch_put_back(struct tlb_batch *batch)
 	current->tlb_ubc.unsynced_run = false;
 }
 
+/*
+ * As tlb_batch_put_back(), before a large folio that was unmapped is unlocked: what was
+ * page by page may be mapped as blocks, too.
+ */
+static inline void tlb_batch_unlock_large(struct tlb_batch *batch)
+{
+	if (ARCH_TLB_BATCH_BBM && batch->unsynced)
+		current->tlb_ubc.unsynced_run = true;
+	tlb_batch_put_back(batch);
+}
+
 /* Where one does become valid: that the above was not forgotten. */
 static inline void tlb_batch_check_put_back(const struct tlb_batch *batch)
 {
@@ -303,6 +314,10 @@ static inline bool tlb_batch_flush(struct tlb_batch *batch)
 }
 
 static inline void tlb_batch_put_back(struct tlb_batch *batch)
+{
+}
+
+static inline void tlb_batch_unlock_large(struct tlb_batch *batch)
 {
 }
 

@@ -346,8 +346,8 @@ bool migrc_walk_end_slow(struct folio *src)
 	}
 	if (migrc_skip(MIGRC_HOOK_MIXED))
 		return true;
-	migrc_count_denied(walk->denied & BIT(MIGRC_NOT_FROZEN) ?: BIT(MIGRC_MIXED),
-			   folio_nr_pages(src));
+	migrc_count_denied(walk->denied & (BIT(MIGRC_NOT_FROZEN) | BIT(MIGRC_POISONED)) ?:
+			   BIT(MIGRC_MIXED), folio_nr_pages(src));
 	migrc_drain(MIGRC_DRAIN_MIXED);
 	return false;
 }

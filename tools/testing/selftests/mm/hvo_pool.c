@@ -289,7 +289,7 @@ static bool test_use(void)
 		int shift = __builtin_ctzl(bytes);
 		char *p;
 
-		long nr = optimizable(sizes[i]) && some(sizes[i]) ? resize(sizes[i], 2) : 0;
+		long nr = optimizable(sizes[i]) ? resize(sizes[i], few(sizes[i], 2)) : 0;
 
 		if (!nr)
 			continue;
@@ -297,6 +297,7 @@ static bool test_use(void)
 			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | shift << 26, -1, 0);
 		if (p == MAP_FAILED) {
 			ksft_perror("mmap");
+			resize(sizes[i], 0);
 			return false;
 		}
 		for (j = 0; j < bytes; j += psize)
