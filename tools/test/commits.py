@@ -2,7 +2,7 @@
 """The series that make series exports, applied to a kernel tree by git am, one commit after the other, and built.
 
 What passed is not built again until the tree of that commit, or the configuration, changes: build/commits/ has a record
-for each architecture. And an object that a change of an early patch has not changed comes from ccache, if that is there.
+for each architecture.
 """
 
 import hashlib
@@ -20,7 +20,6 @@ import kernel as kernel_tool  # noqa: E402
 import overlay  # noqa: E402
 import series  # noqa: E402
 import source  # noqa: E402
-import toolchain  # noqa: E402
 
 OUT = common.BUILD / "commits"
 VARIANT = "commits"     # as the build directories call it
@@ -70,9 +69,6 @@ def build(tree, arch, kver, config):
     out.mkdir(exist_ok=True)
     make, env = kernel_tool.maker(tree, out, arch)
     make.append("LOCALVERSION=")    # it would name the commit, and so be compiled anew for each
-    if ccache := shutil.which("ccache"):
-        make.append(f"CC={ccache} {toolchain.llvm_tool('clang')}")
-        env |= {"CCACHE_DIR": str(OUT / "ccache"), "CCACHE_MAXSIZE": "10G"}
     shutil.copy(config, out / ".config")
     with common.lock(common.BUILD / "lock", "kernel build"):
         common.logged([*make, "olddefconfig"], out / "config.log", f"configuring {out.name}", env=env)
