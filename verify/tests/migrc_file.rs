@@ -208,20 +208,15 @@ const WRITERS: [Thread; 2] = [
 ];
 
 /// The other sets the flag, for a folio that nobody writes to.
-const FREEZING: [Thread; 2] = [
-    |file| {
-        file.write(|_| {});
-        file.write(File::store);
-    },
-    |file| {
-        file.freeze();
-    },
-];
+const FREEZING: [Thread; 2] = [WRITERS[1], |file| {
+    file.freeze();
+}];
 
 /// One clears the flag, the other looks at it without being a writer.
 const ZEROING: [Thread; 2] = [File::zero, |file| file.write(|_| {})];
 
-const FREEZING_PREEMPTIONS: usize = 4;
+/// What some need to go wrong, or might.
+const MORE_PREEMPTIONS: usize = 4;
 
 fn run(without: Without, others: [Thread; 2]) {
     run_with(3, without, others);
@@ -289,19 +284,19 @@ fn recheck_of_the_flag_is_needed() {
 /// Another migration may set the flag again, when the next writer has looked at it.
 #[test]
 fn no_writer_meets_a_stale_translation_while_others_migrate() {
-    run_with(FREEZING_PREEMPTIONS, Without::Nothing, FREEZING);
+    run_with(MORE_PREEMPTIONS, Without::Nothing, FREEZING);
 }
 
 #[test]
 #[should_panic(expected = "stale")]
 fn last_look_is_needed() {
-    run_with(FREEZING_PREEMPTIONS, Without::LastLook, FREEZING);
+    run_with(MORE_PREEMPTIONS, Without::LastLook, FREEZING);
 }
 
 #[test]
 #[should_panic(expected = "stale")]
 fn barrier_before_the_last_look_is_needed() {
-    run_with(FREEZING_PREEMPTIONS, Without::LastBarrier, FREEZING);
+    run_with(MORE_PREEMPTIONS, Without::LastBarrier, FREEZING);
 }
 
 #[test]
@@ -313,7 +308,7 @@ fn barrier_is_needed() {
 #[test]
 #[should_panic(expected = "stale")]
 fn read_barrier_is_needed() {
-    run_with(4, Without::ReadBarrier, WRITERS);
+    run_with(MORE_PREEMPTIONS, Without::ReadBarrier, WRITERS);
 }
 
 #[test]

@@ -286,10 +286,9 @@ static bool test_use(void)
 
 	for (int i = 0; i < nr_sizes; i++) {
 		unsigned long bytes = sizes[i] * 1024, j;
+		long nr = optimizable(sizes[i]) ? resize(sizes[i], few(sizes[i], 2)) : 0;
 		int shift = __builtin_ctzl(bytes);
 		char *p;
-
-		long nr = optimizable(sizes[i]) ? resize(sizes[i], few(sizes[i], 2)) : 0;
 
 		if (!nr)
 			continue;
@@ -322,6 +321,9 @@ static pid_t duty_task(int cpu, unsigned long kb)
 		    __builtin_ctzl(kb * 1024) << 26;
 	pid_t pid = fork();
 
+	/* Not -1: that would be killed, which is everybody. */
+	if (pid < 0)
+		ksft_exit_fail_msg("fork: %s\n", strerror(errno));
 	if (pid)
 		return pid;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
