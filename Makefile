@@ -43,7 +43,7 @@ help:
 #:                            SUITE=fs: migrc on xfs, btrfs, erofs and squashfs
 #:                            SUITE=stock: tlbstat on kernels without tlb-rs
 #:                            SUITE=docs: make htmldocs, if Sphinx is there
-#:                            SUITE=commits: each commit of make series, built and booted
+#:                            SUITE=commits: each commit of make series, built and booted; ARCH=: there only
 #:                            SUITE=recipes: bpftrace and perf, as the administrator's guide has them
 #:                            SUITE=abuse: attempts to make it overflow, fill up, stall or leak, at length
 #:   make sabotage            every rule removed, one after the other, on both architectures: prints which test

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import textwrap
 from pathlib import Path
 
 import overlay
@@ -82,14 +83,34 @@ def section(text, heading):
     return (rest[:end.start()] if end else rest).strip("\n")
 
 
+def plain(text):
+    """reStructuredText as a mail has it: no markup, paragraphs and lists as wide as a mail is, tables as they are."""
+    text = re.sub(r"(?m)^\.\. \[#f(\d+)\] ", r"(\1) ", text)
+    # In tables what follows stays in its column.
+    text = re.sub(r"``(.*?)``( {2,})?", lambda m: m[1] + (m[2] or "") + "    " * bool(m[2]), text, flags=re.S)
+    text = re.sub(r"\[#f(\d+)\]_( {2,})?", lambda m: f"({m[1]})" + (m[2] or "") + "   " * bool(m[2]), text)
+    done = []
+    for block in text.split("\n\n"):
+        if not block.startswith(("=", " ")):
+            # The paragraph, the items of the list, or the footnotes.
+            parts = re.split(r"\n(?=- |\(\d\) )", block)
+            block = "\n".join(textwrap.fill(" ".join(p.split()), 75, break_long_words=False, break_on_hyphens=False,
+                                            subsequent_indent=re.match(r"(- |\(\d\) )?", p).end() * " ") for p in parts)
+        done.append(block)
+    return "\n\n".join(done)
+
+
 def cover(mechanism, root=ROOT):
     """Subject and text of a cover letter, with the figures where the documents have them."""
     def put_in(m):
         kind, name, heading = m.groups()
         text = section((root / name).read_text(encoding="utf-8"), heading)
         if text and kind == "blocks":
-            # The indented ones, with the empty lines between them.
+            # The indented ones, with the empty lines between them; not where it ran and where its logs are.
             text = "\n\n".join(b.rstrip("\n") for b in re.findall(r"(?m)(?:^    .*\n?(?:\n(?=    ))*)+", text + "\n"))
+            text = re.sub(r"\n\n    host: .*(\n    .*)*", "", text)
+        elif text:
+            text = plain(text)
         if not text:
             raise Fail(f"patches/cover/{mechanism}: {name} has no section '{heading}', or nothing in it")
         return re.sub(r"(?m)^ +$", "", text)

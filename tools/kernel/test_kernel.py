@@ -787,7 +787,9 @@ class Series(Case):
                                      "all-$(CONFIG_OURS_DEBUG) += debug.o\n",
             "patches/cover/one": "# not in the letter\none thing\n\nText.\n\n@blocks README.md: Figures\n",
             "patches/cover/two": "another\n\n@section README.md: Limits\n",
-            "README.md": "# Ours\n## Figures\nwords\n\n    a   1\n\n    b   2\n\nmore words\n## Limits\n- none\n"})
+            "README.md": "# Ours\n## Figures\nwords\n\n    a   1\n\n    b   2\n\n    host: mine\n    it wins\n\nmore words\n"
+                         f"## Limits\n- ``none`` {'of it ' * 14}[#f1]_\n- two\n\n========  =\n``f()``   1\n"
+                         "b [#f1]_  2\n========  =\n\n.. [#f1] a\n   note\n"})
         self.out = self.dir / "out"
 
     def git(self, *args, cwd=None, **kw):
@@ -836,8 +838,10 @@ class Series(Case):
         self.assertIn("Subject: [PATCH 0/1] one thing\n", letter)
         self.assertIn("Text.\n\n    a   1\n\n    b   2\n\n", letter)
         self.assertNotIn("words", letter)
+        self.assertNotIn("it wins", letter)
         self.assertNotIn("not in the letter", letter)
-        self.assertIn("- none", (self.out / "two/0000-cover-letter.patch").read_text())
+        self.assertIn(f"\n- none {'of it ' * 11}of\n  {'it of ' * 2}it (1)\n- two\n\n========  =\nf()       1\nb (1)     2\n"
+                      "========  =\n\n(1) a note\n", (self.out / "two/0000-cover-letter.patch").read_text())
         for f in self.out.rglob("*.patch"):
             self.assertNotIn("Signed-off-by", f.read_text())
         self.fails(("series", "--kdir", self.dir / "other", "--out", self.out), "other means")

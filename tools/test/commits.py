@@ -63,6 +63,17 @@ def applied(kver):
                 yield repo.path, f"{mechanism}/{patch.name}", repo.git("rev-parse", "HEAD^{tree}").strip()
 
 
+def configuration(arch, kver):
+    """The .config of the checked image, of the whole series; without that image, which takes as long as many commits."""
+    name, base, ident = kernel_tool.base_tree(kver, None)
+    src = kernel_tool.patched_tree(name, base, ident).path
+    out = OUT / f"{arch}-{kver}"
+    out.mkdir(parents=True, exist_ok=True)
+    make, env = kernel_tool.maker(src, out, arch)
+    kernel_tool.configure(make, env, src, out, arch, kernel_tool.fragments(arch, "checked"), name)
+    return out / ".config"
+
+
 def build(tree, arch, kver, config):
     """With the options of this configuration that the tree has. Raises Fail."""
     out = common.BUILD / kver / f"{arch}-{VARIANT}"
@@ -77,17 +88,18 @@ def build(tree, arch, kver, config):
     kernel_tool.link_image(out, arch)
 
 
-def tried(arch, kver, config, boot):
+def tried(arch, kver, boot):
     """For each commit (name, what is wrong or None, seconds to build, or 0 if it was done before).
 
-    config: the .config of a kernel of the whole series; boot(name): says what is wrong with what was built, or None.
+    boot(name): says what is wrong with what was built, or None.
     """
-    OUT.mkdir(exist_ok=True)
+    with common.lock(common.BUILD / "lock", "kernel build"):
+        config = configuration(arch, kver)
     place = OUT / f"{arch}-{kver}.json"
     passed = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
     with common.lock(OUT / "lock", "test of the commits"):
         for tree, name, content in applied(kver):
-            key = hashlib.sha256(content.encode() + Path(config).read_bytes()).hexdigest()
+            key = hashlib.sha256(content.encode() + config.read_bytes()).hexdigest()
             if key in passed:
                 yield name, None, 0
                 continue
