@@ -20,7 +20,8 @@ VERIFY = Path(__file__).resolve().parent
 ROOT = VERIFY.parent
 TARGET = VERIFY / "target/coverage"
 # Those that call it, but for one that takes long and calls it as the others do.
-TESTS = ("tlb_batch", "migrc_eligibility", "migrc_gen", "migrc_ledger", "migrc_readmostly", "hvo_plan")
+TESTS = ("tlb_batch", "migrc_eligibility", "migrc_gen", "migrc_ledger", "migrc_readmostly", "migrc_registered",
+         "hvo_plan")
 SKIP = ("--skip", "what_is_written_to_again")
 
 

@@ -49,12 +49,25 @@ enum At {
     /// In an `rmap_one()` callback: its lock keeps the process from tearing the mapping down.
     Callback,
     Dead,
+    /// Died in a callback, whose lock nobody releases. A task with mappings of its own under that
+    /// lock may not get here: `exit_mm()`, which comes before it pays, waits for good then.
+    DeadLocked,
 }
 
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 struct Task {
     at: At,
     batch: Batch,
+}
+
+impl Task {
+    fn has_lock(self) -> bool {
+        matches!(self.at, At::Callback | At::DeadLocked)
+    }
+
+    fn is_dead(self) -> bool {
+        matches!(self.at, At::Dead | At::DeadLocked)
+    }
 }
 
 /// The address space of the other process.
@@ -135,7 +148,7 @@ enum Action {
     EndMigration(Who),
     EndMigrationNoMemory(Who),
     Fork,
-    /// At any time: an oops in the middle kills the task, too.
+    /// Between any two of these: an oops in the middle kills the task, too.
     Die(Who),
     ProcessExits,
 }
@@ -151,6 +164,7 @@ const FREED: &str = "at the end the mm is freed";
 const OUTLIVES: &str = "the process can exit while something of it is owed";
 const PUTS_BACK: &str = "a callback can put back while the batch holds";
 const INHERITS: &str = "a task can fork";
+const DIES_LOCKED: &str = "a task can die in a callback";
 
 impl Model for Rules {
     type State = State;
@@ -197,11 +211,13 @@ impl Model for Rules {
                         actions.push(BeginCallback(who));
                     }
                 }
-                At::Callback => actions.extend([Clear(who), PutBack(who), EndCallback(who)]),
-                At::Dead => {}
+                At::Callback => {
+                    actions.extend([Clear(who), PutBack(who), EndCallback(who), Die(who)]);
+                }
+                At::Dead | At::DeadLocked => {}
             }
         }
-        if state.mm.users && state.tasks().all(|task| task.at != At::Callback) {
+        if state.mm.users && !state.tasks().any(|task| task.has_lock()) {
             actions.push(ProcessExits);
         }
     }
@@ -244,12 +260,18 @@ impl Model for Rules {
                 });
             }
             Die(who) => {
+                let task = state.task(who);
+
+                // Before `do_exit()`, which sleeps, `make_task_dead()` resets the preemption count:
+                // a page table lock is not released, but does not count any more.
+                task.at = match task.has_lock() {
+                    true => At::DeadLocked,
+                    false => At::Dead,
+                };
                 if self.exit {
                     state.flush(who);
                 }
-                let task = state.task(who);
-                task.at = At::Dead;
-                state.lost |= task.batch.owed;
+                state.lost |= state.task(who).batch.owed;
             }
             ProcessExits => {
                 state.mm.users = false;
@@ -270,7 +292,7 @@ impl Model for Rules {
                     .all(|task| task.at != At::Elsewhere || task.batch == Batch::default())
             }),
             Property::always(FREED, |_, s: &State| {
-                s.mm.users || s.mm.count == 0 || s.tasks().any(|task| task.at != At::Dead)
+                s.mm.users || s.mm.count == 0 || !s.tasks().all(Task::is_dead)
             }),
             Property::sometimes(OUTLIVES, |_, s: &State| {
                 !s.mm.users && s.tasks().any(|task| task.batch.owed)
@@ -280,6 +302,9 @@ impl Model for Rules {
                     .any(|task| task.at == At::Callback && task.batch.held && task.batch.owed)
             }),
             Property::sometimes(INHERITS, |_, s: &State| s.child.is_some()),
+            Property::sometimes(DIES_LOCKED, |_, s: &State| {
+                s.tasks().any(|task| task.at == At::DeadLocked)
+            }),
         ]
     }
 }

@@ -10,6 +10,12 @@
 //! What makes it right are the second and the third look at `i_writecount`, with the barriers
 //! before them. The first one, in `freeze()`, spares a drain if there is a writer already, and
 //! needs no barrier.
+//!
+//! `nobody_writes()` looks at `i_mmap_writable`, too, which is left out here: `i_writecount` alone
+//! is enough. A shared mapping that may be written to has a file that is open for writing. It is
+//! counted after the file is, and not any more when the file is put, which comes after the flush
+//! of its entries. To find it counted, at any time, makes `freeze()` refuse, or
+//! `migrc_still_frozen()` flush: neither can be wrong.
 
 use loom::{
     sync::{

@@ -720,9 +720,11 @@ fn credit_races(what: Broken) {
         },
         NOTHING,
         &[offer, offer, |migrc| {
-            migrc
-                .registered(0)
-                .update_credit(|credit| ((), credit.hit()))
+            let mm = migrc.registered(0);
+
+            // Who only asks leaves it as it is.
+            mm.update_credit(|credit| (!credit.is_spent(), credit));
+            mm.update_credit(|credit| ((), credit.hit()))
         }],
         |migrc| {
             let offers = take(&mut *migrc.offers.lock().unwrap());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The words by which CPUs are stopped, `pause_state` and `pause_ack`, and those of `struct stop`.
+//! The words by which CPUs are stopped, `pause_state` and `pause_ack`, those of `struct stop`, and
+//! `abandoned`, by which one that panics ends a stop.
 //!
 //! Models of the functions of the same names in `arch/arm64/kernel/pause.c`, with their words,
 //! their orders and the mutex, run with loom: every interleaving, and every value that a load may
@@ -8,7 +9,7 @@
 //! must not use meanwhile is a cell that loom watches: it panics if two use it without an order
 //! between them.
 //!
-//! A wait is one load. Those that find what they wait for missing have no effect, so the last one
+//! A wait is one look. Those that find what they wait for missing have no effect, so the last one
 //! stands for all; where even that finds it missing, the CPU waits on and does nothing any more.
 //! When all have ended, what it waits for must be there, so that it can go on.
 
@@ -62,6 +63,8 @@ enum Without {
     Done,
     DoneRelease,
     DoneAcquire,
+    /// Who panics says so to those that wait for it there.
+    Abandoned,
 }
 
 struct Machine {
@@ -74,6 +77,7 @@ struct Machine {
     /// Page table entries that are broken and made, and what they lead to.
     entries: UnsafeCell<u32>,
     stop: Stop,
+    abandoned: AtomicBool,
 }
 
 struct Stop {
@@ -103,6 +107,7 @@ impl Machine {
                 arrived: AtomicU32::new(0),
                 done: AtomicBool::new(false),
             },
+            abandoned: AtomicBool::new(false),
         }
     }
 
@@ -166,7 +171,13 @@ impl Machine {
 
     /// From where `pause_state` was read.
     fn arm64_pause_abandon(&self, state: u32) {
-        if self.without == Without::Abandon || self.without != Without::Parity && state & 1 == 0 {
+        if self.without == Without::Abandon {
+            return;
+        }
+        if self.without != Without::Abandoned {
+            self.abandoned.store(true, Relaxed);
+        }
+        if self.without != Without::Parity && state & 1 == 0 {
             return;
         }
         let order = self.order(Release, Without::AbandonRelease);
@@ -234,24 +245,27 @@ impl Machine {
 
     // ---- Or in threads.
 
-    fn stop_fn(&self, cpus: u32) -> Wait {
+    fn stop_fn(&self, cpus: u32, f: StopFn) -> Wait {
         let order = self.order(AcqRel, Without::ArrivedOrder);
 
-        self.use_entries();
         if self.stop.arrived.fetch_add(1, order) + 1 == cpus {
-            self.change_entries();
+            let returns = f(self);
             let order = self.order(Release, Without::DoneRelease);
-            if self.without != Without::Done {
+            if returns && self.without != Without::Done {
                 self.stop.done.store(true, order);
             }
         } else {
             let order = self.order(Acquire, Without::DoneAcquire);
-            if !self.stop.done.load(order) {
+            if !self.stop.done.load(order) && !self.abandoned.load(Relaxed) {
                 return Err(Waits::Done);
             }
         }
-        self.use_entries();
         GOES_ON
+    }
+
+    fn run_and_stop(&self, f: StopFn) -> Wait {
+        self.use_entries();
+        self.stop_fn(3, f)
     }
 
     /// When all have ended: who waits can go on, and so can who looks only now.
@@ -265,13 +279,16 @@ impl Machine {
             match wait {
                 Ok(()) => (),
                 Err(Waits::PauseState(seen)) => assert!(state != seen, "waits for good"),
-                Err(Waits::Done) => assert!(self.stop.done.load(Relaxed), "waits for good"),
+                Err(Waits::Done) => assert!(
+                    self.stop.done.load(Relaxed) || self.abandoned.load(Relaxed),
+                    "waits for good"
+                ),
             }
         }
     }
 }
 
-/// What a CPU still waits for: another `pause_state`, or `done`.
+/// What a CPU still waits for: another `pause_state`, or `done` or `abandoned`.
 enum Waits {
     PauseState(u32),
     Done,
@@ -280,6 +297,19 @@ enum Waits {
 type Wait = Result<(), Waits>;
 
 const GOES_ON: Wait = Ok(());
+
+/// That of `struct stop`, and whether it returns.
+type StopFn = fn(&Machine) -> bool;
+
+const CHANGE: StopFn = |machine| {
+    machine.change_entries();
+    true
+};
+const CHANGE_AND_PANIC: StopFn = |machine| {
+    machine.change_entries();
+    machine.arm64_pause_abandon(machine.state.load(Relaxed));
+    false
+};
 
 type Pauser = fn(&Machine) -> Wait;
 
@@ -337,7 +367,8 @@ const PANIC_IN_PAUSE: Pauser = |machine| {
     }
     GOES_ON
 };
-const STOP_TOO: Pauser = |machine| machine.stop_fn(3);
+const STOP_TOO: Pauser = |machine| STOP(machine, 0);
+const STOP_TOO_AND_PANIC: Pauser = |machine| STOP_AND_PANIC(machine, 0);
 
 const RUN: Cpu = |machine, cpu| machine.run(cpu, 1);
 const RUN_LONGER: Cpu = |machine, cpu| machine.run(cpu, 2);
@@ -372,7 +403,20 @@ const PANIC_LATE: Cpu = |machine, cpu| {
     machine.arm64_pause_abandon(FIRST);
     machine.run(cpu, 1)
 };
-const STOP: Cpu = |machine, _| machine.stop_fn(3);
+const STOP: Cpu = |machine, _| {
+    machine.run_and_stop(CHANGE)?;
+    machine.use_entries();
+    GOES_ON
+};
+/// Whoever comes last. `abandoned` orders nothing, so that the others may not rely on what was
+/// changed before the panic: they go on in order to be stopped.
+const STOP_AND_PANIC: Cpu = |machine, _| machine.run_and_stop(CHANGE_AND_PANIC);
+/// Never gets to where the others wait for it.
+const PANIC_BEFORE_STOP: Cpu = |machine, _| {
+    machine.arm64_pause_abandon(machine.state.load(Relaxed));
+    machine.use_entries();
+    GOES_ON
+};
 
 #[test]
 fn nobody_uses_what_is_changed_in_a_pause() {
@@ -567,4 +611,35 @@ fn the_end_is_released() {
 #[should_panic(expected = "Causality violation")]
 fn the_end_is_acquired() {
     check(Without::DoneAcquire, None, &[STOP_TOO], &[STOP, STOP]);
+}
+
+#[test]
+fn all_go_on_if_the_last_to_stop_panics() {
+    let others = [STOP_AND_PANIC, STOP_AND_PANIC];
+
+    check(Without::Nothing, None, &[STOP_TOO_AND_PANIC], &others);
+}
+
+#[test]
+#[should_panic(expected = "waits for good")]
+fn all_wait_for_good_if_the_last_to_stop_panics_and_does_not_say_so() {
+    let others = [STOP_AND_PANIC, STOP_AND_PANIC];
+
+    check(Without::Abandoned, None, &[STOP_TOO_AND_PANIC], &others);
+}
+
+/// Nothing is changed then, and all may use the entries.
+#[test]
+fn all_go_on_if_one_panics_before_it_stops() {
+    let others = [STOP, PANIC_BEFORE_STOP];
+
+    check(Without::Nothing, None, &[STOP_TOO], &others);
+}
+
+#[test]
+#[should_panic(expected = "waits for good")]
+fn all_wait_for_good_if_one_panics_before_it_stops_and_does_not_say_so() {
+    let others = [STOP, PANIC_BEFORE_STOP];
+
+    check(Without::Abandoned, None, &[STOP_TOO], &others);
 }
