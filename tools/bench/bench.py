@@ -62,12 +62,18 @@ def measured(suite, context, again):
     context.key = f"{key} {time.time()}" if again else key
     result = suites.Result(context)
     suites.SUITES[suite].run(result)
-    new = {"suite": suite, "about": suites.SUITES[suite].about, "key": key,
+    new = {"suite": suite, "about": suites.SUITES[suite].about, "key": key, "kver": context.kver,
            "seconds": round(time.monotonic() - begin), **result.json()}
     part = place.with_suffix(".part")
     part.write_text(json.dumps(new, indent=1))
     part.replace(place)
     return new
+
+
+def earlier(names, kver):
+    """Results of these suites, if they are of this version of Linux; those of an older tool have no rows."""
+    found = [json.loads(place.read_text()) for suite in names if (place := OUT / f"{suite}.json").exists()]
+    return [old for old in found if "rows" in old and old.get("kver") == kver]
 
 
 def main():
@@ -93,11 +99,8 @@ def main():
                 measure.kernel(arch, variant, args.kver)
 
     results = [measured(suite, context, args.again) for suite in wanted]
-    # The report has all suites that were ever measured, in their order; those of an older tool have no rows.
-    for suite in suites.SUITES:
-        if suite not in wanted and (OUT / f"{suite}.json").exists():
-            old = json.loads((OUT / f"{suite}.json").read_text())
-            results += [old] if "rows" in old else []
+    # The report has all suites that were ever measured, in their order.
+    results += earlier([suite for suite in suites.SUITES if suite not in wanted], args.kver)
     results.sort(key=lambda r: list(suites.SUITES).index(r["suite"]))
     output.write(OUT, results)
 

@@ -12,7 +12,7 @@ import measure
 
 # Of the guest, where a suite does not say otherwise.
 DEFAULTS = {"cpu": "max", "smp": 4, "mem": "2G", "nodes": 2, "cpuless": 0, "disk": None, "swap": False,
-            "meter": False}
+            "meter": False, "kver": "7.3"}
 # Modes of vm.tlb_batch in the order of the report; the first exists in the bench variant only.
 MODES = {-1: "unbatched", 0: "stock", 1: "tlb-rs"}
 # One-sided 95 % quantile of Student's t, by degrees of freedom.
@@ -45,7 +45,7 @@ def boot(context, arch, job, variant=None, **options):
     options = {"timeout": 1800} | options
     if measure.APPEND[arch]:
         options["append"] = f"{measure.APPEND[arch]} {options.get('append', '')}".strip()
-    text = command(arch, variant, job, options)
+    text = command(arch, variant, job, options | {"kver": context.kver})
     print(f"  {text}", flush=True)
     done, key = log.with_suffix(".json"), hashlib.sha256(f"{context.key} {text}".encode()).hexdigest()
     if done.exists() and (old := json.loads(done.read_text(encoding="utf-8")))["key"] == key:

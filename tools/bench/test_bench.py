@@ -16,6 +16,7 @@ from unittest import mock
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), *(str(HERE.parent / name) for name in ("report", "guest", "kernel"))]
 # pylint: disable=wrong-import-position
+import bench  # noqa: E402
 import content  # noqa: E402
 import flushcode  # noqa: E402
 import machine  # noqa: E402
@@ -218,6 +219,16 @@ class Targets(unittest.TestCase):
         text = machine.command("arm64", "bench", "a && b", {"cpu": "max", "meter": True, "smp": 1, "swap": "zram:1M"})
         self.assertEqual(text, "python3 tools/guest/guest.py boot --arch arm64 --variant bench --meter --smp 1 "
                                "--swap zram:1M --job 'a && b'")
+        self.assertIn(" --kver 7.2 ", machine.command("arm64", "bench", "a", {"kver": "7.2"}))
+        self.assertNotIn("--kver", machine.command("arm64", "bench", "a", {"kver": "7.3"}))
+
+    def test_other_versions(self):
+        """Figures of two versions do not stand side by side."""
+        tmp = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        for name, kver in (("counts", "7.3"), ("pageout", "7.2")):
+            (tmp / f"{name}.json").write_text(json.dumps({"suite": name, "rows": [], "kver": kver}), encoding="ascii")
+        with mock.patch.object(bench, "OUT", tmp):
+            self.assertEqual(["pageout"], [old["suite"] for old in bench.earlier(("counts", "pageout", "hvo"), "7.2")])
 
 
 class Page(html.parser.HTMLParser):

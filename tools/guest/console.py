@@ -37,7 +37,6 @@ START = re.compile(r"""
 OOPS = re.compile(r"kernel BUG at|Internal error|Oops")
 # Reports with an end mark; of a panic with panic=-1 it is the end of the console.
 MARKED = ("------------[ cut", "Kernel panic", "BUG: K")
-PANIC = re.compile(r"Kernel panic - not syncing")
 JOB_EXIT = re.compile(r"^tlb-rs: job exit (\d+)\s*$")
 
 RULER = re.compile(r"^=+$")

@@ -342,20 +342,14 @@ def watch(qemu, timeout, result, log, stream):
     result.console = text.decode("utf-8", "replace").replace("\r", "")
 
 
-def judge(result, own_init, timeout, allow=(), expect_panic=None, qemu_failed=False):
+def judge(result, own_init, timeout, allow=(), qemu_failed=False):
     """Fill in what the console says and decide the exit status.
 
     own_init: our init ran, so that there must be a "job exit" line.
     qemu_failed: the reason to fail is in result.problems already.
     """
     result.ktap = con.ktap(result.console)
-    found = con.splats(result.console)
-    if expect_panic:
-        if any(con.PANIC.search(splat) and re.search(expect_panic, splat) for splat in found):
-            allow = [*allow, expect_panic]
-        else:
-            result.problems.append(f"no panic that matches {expect_panic!r}")
-    result.splats = [splat for splat in found
+    result.splats = [splat for splat in con.splats(result.console)
                      if not any(re.search(pattern, splat) for pattern in allow)]
     result.problems += ["KUnit: " + line for line in con.kernel_not_ok(result.console)
                         if not any(re.search(pattern, line) for pattern in allow)]
@@ -364,7 +358,7 @@ def judge(result, own_init, timeout, allow=(), expect_panic=None, qemu_failed=Fa
         late = " (it did not power off)" if result.job_exit is not None else ""
         result.problems.append(f"the guest was stopped after {result.seconds:.0f} s, "
                                f"timeout {timeout} s{late}")
-    elif not expect_panic and not result.splats and not qemu_failed:
+    elif not result.splats and not qemu_failed:
         if result.shutdown != "guest-shutdown":
             result.problems.append(f"the guest did not power off: {result.shutdown or 'no reason'}")
         elif own_init and result.job_exit is None:
@@ -400,8 +394,7 @@ def read_meter(path, result, oracle):
 
 def boot(kernel, arch, job=None, initrd=None, cpu="max", smp=4, mem="2G", nodes=2, cpuless=0,
          disk=None, swap=False, append="", meter=False, oracle=False, timeout=300, log=None,
-         env=None, files=None, stream=None, allow=(), expect_panic=None, threads=None, mte=False,
-         gic=3):
+         env=None, files=None, stream=None, allow=(), threads=None, mte=False, gic=3):
     """Boot, wait for the end, judge.
 
     job: shell text, or the path of a script; or initrd: an initramfs of one's own.
@@ -414,8 +407,7 @@ def boot(kernel, arch, job=None, initrd=None, cpu="max", smp=4, mem="2G", nodes=
     threads: "multi" or "single", of QEMU's vCPUs (default: see threads_of()).
     mte: memory tags, of an arm64 CPU that has them. gic: version of its interrupt controller.
     log: file for the console. stream: binary file that the console is copied to, live.
-    allow: regular expressions of kernel reports (and failed KUnit cases) to accept;
-    expect_panic: of the panic that must happen.
+    allow: regular expressions of kernel reports (and failed KUnit cases) to accept.
     """
     if (job is None) == (initrd is None):
         raise GuestError("give a job or an initrd, and only one of them")
@@ -453,7 +445,7 @@ def boot(kernel, arch, job=None, initrd=None, cpu="max", smp=4, mem="2G", nodes=
         result.problems += bad
         if meter or oracle:
             read_meter(tmp / "meter", result, oracle)
-    judge(result, job is not None, timeout, allow, expect_panic, qemu_failed)
+    judge(result, job is not None, timeout, allow, qemu_failed)
     return result
 
 
@@ -466,11 +458,15 @@ def shell(kernel, arch, disk=None, swap=False, append="", meter=False, oracle=Fa
         command = machine(kernel, arch, append=f"tlbrs.shell=1 {words} {append}".strip(), **options)
         command += extra + plugin(tmp, meter, oracle, kernel)
         command += ["-serial", "mon:stdio", "-initrd", str(initramfs.build(arch))]
-        try:
-            status = subprocess.run(command, check=False, timeout=timeout).returncode
-        except subprocess.TimeoutExpired:
-            print(f"\nguest: stopped after {timeout:.0f} s", file=sys.stderr)
-            return TIMEOUT
+        with subprocess.Popen(command) as qemu:
+            try:
+                status = qemu.wait(timeout)
+            except subprocess.TimeoutExpired:
+                # Not killed: it has a terminal to restore, and the meter's counts to write.
+                qemu.terminate()
+                qemu.wait()
+                print(f"\nguest: stopped after {timeout:.0f} s", file=sys.stderr)
+                status = TIMEOUT
         if (tmp / "meter").exists():
             print((tmp / "meter").read_text(), end="")
         return status
@@ -501,7 +497,7 @@ def parse(argv):
         sub.add_argument("--timeout", type=float, default=300 if name == "boot" else None)
     sub = commands.add_parser("programs", help="compile the guest programs")
     sub.add_argument("--arch", choices=ARCHES, default="arm64")
-    sub.add_argument("--ksrc", help="kernel tree (default: the cached one)")
+    sub.add_argument("--ksrc", help="kernel tree (default: the last that was given, or the cached one)")
     sub = commands.choices["boot"]
     what = sub.add_mutually_exclusive_group(required=True)
     what.add_argument("--job", help="shell text or script file")
@@ -511,7 +507,6 @@ def parse(argv):
     sub.add_argument("--json", help="file for the records, one a line")
     sub.add_argument("--allow", action="append", default=[], metavar="REGEX",
                      help="kernel report to accept")
-    sub.add_argument("--expect-panic", metavar="REGEX")
     sub.add_argument("--quiet", action="store_true", help="do not show the console")
     return parser.parse_args(argv)
 
@@ -528,6 +523,8 @@ def main(argv=None):
         if command == "shell":
             return shell(**args)
         quiet, out = args.pop("quiet"), args.pop("json")
+        if lacking := [pair for pair in args["env"] if "=" not in pair]:
+            raise GuestError(f"--env {lacking[0]}: NAME=value")
         args["env"] = dict(pair.split("=", 1) for pair in args["env"])
         result = boot(**args, stream=None if quiet else sys.stdout.buffer)
     except GuestError as error:

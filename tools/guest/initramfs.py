@@ -17,13 +17,18 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE.parent / "kernel"))
+# pylint: disable=wrong-import-position
+from common import CACHE, ROOT, Fail, output  # noqa: E402
+from source import KVERS, cached, linux  # noqa: E402
+from toolchain import CROSS  # noqa: E402
+
 SELFTESTS = ROOT / "tools/testing/selftests/mm"
 TLBSTAT = ROOT / "tools/tlbstat/tlbstat.c"
 ARCHES = {
-    # arch: (Debian's name, cross compiler, package of the compiler and static libc)
-    "arm64": ("arm64", "aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"),
-    "x86_64": ("amd64", "x86_64-linux-gnu-gcc", "gcc-x86-64-linux-gnu libc6-dev-amd64-cross"),
+    # arch: (Debian's name, triple and packages of the cross compiler)
+    "arm64": ("arm64", *CROSS["x86_64"]),
+    "x86_64": ("amd64", *CROSS["aarch64"]),
 }
 MACHINES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "x86_64"}
 CFLAGS = ["-static", "-s", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
@@ -61,8 +66,9 @@ def native(arch):
 
 
 def compiler(arch):
-    """(C compiler, its packages): see CROSS of toolchain.py."""
-    return ("gcc", "gcc libc6-dev") if native(arch) else ARCHES[arch][1:]
+    """(C compiler, its packages)"""
+    _, triple, *packages = ARCHES[arch]
+    return ("gcc", "gcc libc6-dev") if native(arch) else (f"{triple}-gcc", " ".join(packages))
 
 
 def guest_dir(arch):
@@ -70,11 +76,6 @@ def guest_dir(arch):
 
 
 # --- busybox -----------------------------------------------------------------
-
-def cache_dir():
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "tlb-rs"
-
 
 def debian_sources(tmp):
     """[(URI, suite)] of the Debian suites that this machine's apt is configured with."""
@@ -110,8 +111,8 @@ def unpacked(arch, *packages, closure=False):
     if not keyring:
         raise GuestError(f"no Debian keyring: {apt_command('debian-archive-keyring')}")
     print(f"fetching {' '.join(packages)} for {arch} (once)", file=sys.stderr)
-    cache_dir().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache_dir()) as name:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as name:
         tmp = Path(name)
         for sub in ("lists/partial", "cache/archives/partial", "etc", "root"):
             (tmp / sub).mkdir(parents=True)
@@ -159,9 +160,9 @@ def userland(arch, name, *packages):
 
     The job links the directories of the disk into its root, see LINK_USERLAND.
     """
-    place = cache_dir() / f"{name}-{arch}"
-    cache_dir().mkdir(parents=True, exist_ok=True)
-    with locked(cache_dir()):
+    place = CACHE / f"{name}-{arch}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with locked(CACHE):
         if place.exists():
             return place
         try:
@@ -187,7 +188,7 @@ done
 
 def foreign_busybox(arch):
     """busybox-static of another architecture."""
-    target = cache_dir() / f"busybox-{arch}"
+    target = CACHE / f"busybox-{arch}"
     if target.exists():
         return target
     with unpacked(arch, "busybox-static") as root:
@@ -216,18 +217,14 @@ def busybox(arch):
 
 def kernel_tree():
     """A stock kernel tree for its selftest headers; fetched if none is cached."""
-    sys.path.insert(0, str(ROOT / "tools/kernel"))
-    # pylint: disable=import-outside-toplevel, import-error
-    import common
-    import source
     try:
-        return source.linux("auto")[1]
-    except common.Fail as error:
+        return linux("auto")[1]
+    except Fail as error:
         raise GuestError(str(error)) from error
 
 
 def build_programs(arch, ksrc=None):
-    """Cross-compile the guest programs that changed; ksrc: a kernel tree."""
+    """Cross-compile the guest programs that changed, or all, with another compiler or kernel tree than before."""
     gcc, package = compiler(arch)
     sources = sorted(path for name in ("tlb_batch", "migrc", "hvo", "tlb_rs") for path in SELFTESTS.glob(f"{name}_*.c"))
     sources.append(TLBSTAT)
@@ -238,14 +235,22 @@ def build_programs(arch, ksrc=None):
         if old.name not in {source.stem for source in sources}:
             old.unlink()
     common = max(path.stat().st_mtime_ns for path in [*SELFTESTS.glob("*.h"), Path(__file__)])
+    stamp = out.parent / "programs.stamp"
+    before = stamp.read_text().splitlines() if stamp.exists() else []
+    # Who has named a tree does not name it again with each boot.
+    named = next((d for d in before[1:] if os.path.isdir(d) and not Path(d).is_relative_to(CACHE.resolve())), None)
+    here = ksrc or named or next(filter(None, map(cached, KVERS)), None)
+    # Only what has to be compiled is a reason to fetch one.
+    state = [output([gcc, "--version"]).partition("\n")[0], str(Path(here).resolve()) if here else "".join(before[1:])]
     stale = [source for source in sources
-             if not (out / source.stem).exists() or (out / source.stem).stat().st_mtime_ns
+             if state != before or not (out / source.stem).exists() or (out / source.stem).stat().st_mtime_ns
              < max(common, source.stat().st_mtime_ns)]
     if not stale:
         return
     if not shutil.which(gcc):
         raise GuestError(f"no {gcc}: {apt_command(package)}")
-    ksrc = Path(ksrc or kernel_tree()).resolve()
+    ksrc = Path(here or kernel_tree()).resolve()
+    state[1] = str(ksrc)
     kselftest = ksrc / "tools/testing/selftests"
     if not (kselftest / "kselftest.h").exists():
         raise GuestError(f"{ksrc} is not a kernel tree: no tools/testing/selftests/kselftest.h")
@@ -253,11 +258,15 @@ def build_programs(arch, ksrc=None):
     flags = CFLAGS + ["-I", SELFTESTS, "-isystem", kselftest / "mm", "-isystem", kselftest,
                       "-isystem", ksrc / "tools/include"]
     print(f"compiling {len(stale)} program{'s' * (len(stale) > 1)} for {arch}", file=sys.stderr)
+    if state != before:
+        # Of no compiler, until all are.
+        stamp.write_text(f"\n{ksrc}")
     for source in stale:
         part = out.parent / (source.stem + ".part")
         if subprocess.run([gcc, *flags, "-o", part, source, "-lm"], check=False).returncode:
             raise GuestError(f"{source.name} does not compile for {arch}")
         os.replace(part, out / source.stem)
+    stamp.write_text("\n".join(state))
 
 
 # --- archives ----------------------------------------------------------------

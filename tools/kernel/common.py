@@ -3,12 +3,14 @@
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -133,6 +135,50 @@ def first_error(log, lines=15):
     return "\n".join(text[-lines:])
 
 
+def end(child):
+    """Ends a child and waits for that, whatever signal comes: what it has locked must not be free before."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+    child.terminate()
+    child.wait()
+
+
+def started(cmd, **kw):
+    """A child. What is interrupted while it starts one would lose it: the signal waits until that is done."""
+    came, before = [], {}
+    if threading.current_thread() is threading.main_thread():
+        # Not what is ignored: children inherit that.
+        before = {n: signal.signal(n, lambda *_: came.append(_)) for n in (signal.SIGINT, signal.SIGTERM)
+                  if signal.getsignal(n) not in (signal.SIG_IGN, None)}
+    try:
+        p = subprocess.Popen([str(c) for c in cmd], **kw)   # pylint: disable=consider-using-with
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        end(p)
+        raise KeyboardInterrupt
+    return p
+
+
+def status(cmd, **kw):
+    """Exit status of a command; one that is interrupted has ended when this raises."""
+    with started(cmd, **kw) as p:
+        try:
+            return p.wait()
+        except BaseException:
+            end(p)
+            raise
+
+
+def store(path, value):
+    """Writes JSON; who is interrupted leaves the file as it was."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
 def logged(cmd, log, what, count=None, **kw):
     """Run cmd with its output in log; count: pattern of the lines that show progress."""
     bar = Progress(what)
@@ -141,8 +187,8 @@ def logged(cmd, log, what, count=None, **kw):
         out.write("$ " + " ".join(map(str, cmd)) + "\n")
         out.flush()
         n = 0
-        with subprocess.Popen([str(c) for c in cmd], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              stdin=subprocess.DEVNULL, text=True, errors="replace", **kw) as p:
+        with started(cmd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
+                     errors="replace", **kw) as p:
             try:
                 for line in p.stdout:
                     out.write(line)
@@ -150,8 +196,7 @@ def logged(cmd, log, what, count=None, **kw):
                         n += 1
                         bar.update(f"{n} objects, {m.group(m.lastindex or 0).strip()}")
             except BaseException:
-                p.terminate()	# make ends its children; the lock must not be free before
-                p.wait()
+                end(p)	# make ends its children
                 raise
     if p.returncode:
         bar.done("FAILED")

@@ -147,24 +147,36 @@ class Tree:
     def patched_files(self):
         return sorted({f for p in self.applied() for f in self.touched(p)})
 
-    def restore_originals(self):
-        """After an interruption: the first backup of each file is what it was before the series."""
-        pc = self.state / "pc"
+    def originals(self):
+        """{file: its first backup, which is what it was before the series}; an empty one if it did not exist."""
+        pc, found = self.state / "pc", {}
         dirs = [pc / n for n in self.applied() if (pc / n).is_dir()]
         # What was being put on or taken off is not among them, and was the last.
-        dirs += [d for d in pc.iterdir() if d.is_dir() and d not in dirs]
-        seen = set()
+        dirs += [d for d in (pc.iterdir() if pc.exists() else ()) if d.is_dir() and d not in dirs]
         for d in dirs:
             for b in (f for f in d.rglob("*") if f.is_file() and f.name != ".timestamp"):
-                name = b.relative_to(d)
-                if name in seen:
-                    continue
-                seen.add(name)
-                # Not written in place: the tree may be a copy made of hard links.
-                (self.path / name).unlink(missing_ok=True)
-                if b.stat().st_size:	# else quilt's mark of a file that did not exist
-                    shutil.copy2(b, self.path / name)
-        shutil.rmtree(pc)
+                found.setdefault(str(b.relative_to(d)), b)
+        return found
+
+    def restore_originals(self):
+        """After an interruption."""
+        for name, backup in self.originals().items():
+            # Not written in place: the tree may be a copy made of hard links.
+            (self.path / name).unlink(missing_ok=True)
+            if backup.stat().st_size:
+                shutil.copy2(backup, self.path / name)
+        shutil.rmtree(self.state / "pc")
+
+    def save_found(self):
+        """Copies of what was written later than quilt's last step: edits, or a step that it could not finish."""
+        last = max(f.stat().st_mtime_ns for f in (self.state / "pc").rglob("*"))
+        later = [n for n in self.originals() if (self.path / n).exists() and (self.path / n).stat().st_mtime_ns > last]
+        if later:
+            saved = Path(tempfile.mkdtemp(prefix=f"{self.path.name}-found-", dir=self.path.parent))
+            for n in later:
+                (saved / n).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(self.path / n, saved / n)
+            say(f"  as they were found: {', '.join(later)} in {saved}")
 
     @contextmanager
     def changing(self):
@@ -182,8 +194,20 @@ class Tree:
             return
         if (self.state / "pc").exists():
             say(f"an interrupted change of {self.path}: starting the series again")
+            if not self.in_build():
+                self.save_found()
             self.restore_originals()
         busy.unlink()
+
+    def difference(self):
+        """(names and contents of the series, names of what is applied, how many of them are the same)"""
+        want = [(n, f.read_bytes()) for n, f in patch_files(self.ver, self.root)]
+        have = self.applied()
+        same = 0
+        while (same < min(len(want), len(have)) and want[same][0] == have[same] and
+               want[same][1] == (self.patches / have[same]).read_bytes()):
+            same += 1
+        return want, have, same
 
     def sync_patches(self):
         """Bring the tree to the repository's series; files that end up the same keep their time."""
@@ -191,12 +215,7 @@ class Tree:
         if (editing := self.state / "editing").exists():
             raise Fail(f"patch {editing.read_text().strip()} is being edited: make refresh "
                        f"PATCH={editing.read_text().strip()}")
-        want = [(n, f.read_bytes()) for n, f in patch_files(self.ver, self.root)]
-        have = self.applied()
-        same = 0
-        while (same < min(len(want), len(have)) and want[same][0] == have[same] and
-               want[same][1] == (self.patches / have[same]).read_bytes()):
-            same += 1
+        want, have, same = self.difference()
         if same == len(want) == len(have):
             return
         # Ask first: popping half of the series and then stopping helps nobody, and save_clean() would take an edit for
@@ -302,10 +321,8 @@ class Tree:
         return [f for f, s in self.manifest().items()
                 if not (self.path / f).exists() or sha256(self.path / f) != s]
 
-    def sync_overlay(self):
-        """Copy what differs; a file with the same content keeps its time."""
-        self.refuse_conflicts()
-        files, m = overlay_files(self.root), self.manifest()
+    def refuse_changed_overlay(self):
+        files = overlay_files(self.root)
         changed = [f for f in self.changed_overlay() if (self.path / f).exists()]
         if edited := [f for f in changed if f in files and sha256(self.path / f) != sha256(files[f])]:
             raise Fail(f"{', '.join(edited)} was edited in the tree {self.path}, and differs from the repository's\n" +
@@ -313,6 +330,12 @@ class Tree:
         if gone := [f for f in changed if f not in files]:
             raise Fail(f"{', '.join(gone)} was edited in the tree {self.path}, but the repository no longer has it\n"
                        f"  remove it: (cd {shlex.quote(str(self.path))} && rm {' '.join(map(shlex.quote, gone))})")
+
+    def sync_overlay(self):
+        """Copy what differs; a file with the same content keeps its time."""
+        self.refuse_conflicts()
+        self.refuse_changed_overlay()
+        files, m = overlay_files(self.root), self.manifest()
         for f, src in files.items():
             dst, digest = self.path / f, sha256(src)
             if f not in m:	# noted before it is there, so that an interruption cannot orphan it
@@ -336,7 +359,9 @@ class Tree:
     # ---- both
 
     def sync(self):
+        # Ask all before anything changes.
         self.refuse_conflicts()
+        self.refuse_changed_overlay()
         self.sync_patches()
         self.sync_overlay()
 
@@ -362,14 +387,18 @@ class Tree:
         shutil.rmtree(self.state, ignore_errors=True)
 
 
-def scratch(tree, ver, root=ROOT):
-    """Try the series on copies of just the files that it touches: the tree itself is not changed."""
+def scratch(tree, ver, root, originals):
+    """Try the series on copies of just the files that it touches: the tree itself is not changed.
+
+    originals: of those that an older series has changed there.
+    """
     with tempfile.TemporaryDirectory(prefix="tlb-rs-") as d:
         t = Path(d, "tree")
         for n in stock_files(ver, root):
-            if (tree / n).is_file():
+            file = originals.get(n, tree / n)
+            if file.is_file() and (file.stat().st_size or n not in originals):
                 (t / n).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(tree / n, t / n)
+                shutil.copy2(file, t / n)
         (t / "scripts/kconfig").mkdir(parents=True)
         try:
             trial = Tree(t, root)
@@ -414,10 +443,12 @@ def apply(kdir, root=ROOT):
     tree.refuse_conflicts()
     fresh = not how
     before = (tree.applied(), tree.manifest())
-    if fresh:
-        if not supported(ver, root):
-            say(f"note: Linux {dotted(ver)} is untested; {KVERS[0]} is supported")
-        scratch(kdir, ver, root)
+    if fresh and not supported(ver, root):
+        say(f"note: Linux {dotted(ver)} is untested; {KVERS[0]} is supported")
+    tree.recover()
+    want, have, same = tree.difference()
+    if not same == len(want) == len(have):
+        scratch(kdir, ver, root, tree.originals())
     try:
         tree.sync()
     except BaseException:
@@ -436,7 +467,7 @@ def apply(kdir, root=ROOT):
         "  options: make menuconfig there, General setup: Rust support; at the end of Memory Management options:\n"
         "  Batch TLB invalidation of unmapped pages in ranges, and the next ones; or there:\n"
         f"    {hint(kdir)}\n"
-        "  what a build needs: make doctor; a package of it: make deb\n"
+        "  what a build needs: make doctor; a package of it: the same make with bindeb-pkg\n"
         f"  undo: make unapply KDIR={kdir}")
     return 0
 
@@ -449,6 +480,7 @@ def unapply(kdir, root=ROOT):
     tree = Tree(kdir, root)
     if not os.access(kdir, os.W_OK):
         raise Fail(f"{kdir} cannot be written to")
+    tree.recover()
     patches, files = len(tree.applied()), len(tree.manifest())
     tree.clear()
     say(f"{kdir}: took off {patches} patches and {files} new files")

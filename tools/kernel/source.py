@@ -160,6 +160,9 @@ def cached(kver):
 
 
 def check(kver):
+    if kver.endswith("-kdir"):
+        raise Fail(f"KVER={kver}: no such kernel was built yet: make kernel KDIR=dir, with the ARCH= and VARIANT= that it is "
+                   "to have")
     if kver != "auto":
         one_of("KVER", kver, KVERS)
 

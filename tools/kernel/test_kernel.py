@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 import io
+import itertools
 import multiprocessing
 import os
 import re
@@ -23,6 +24,7 @@ import time
 import unittest
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -31,6 +33,7 @@ import common
 import overlay
 import series
 import source
+import toolchain
 
 KVER = os.environ.get("KVER", source.KVERS[0])
 
@@ -155,6 +158,18 @@ class Errors(Case):
         self.fails(self.build, "missing: ", "sudo apt-get install -y --no-install-recommends", "clang-19 lld-19 llvm-19",
                    "libclang-19-dev", "INSTALL=1")
 
+    def test_llvm_tool(self):
+        """One without a suffix may be older; and all of that version must be there."""
+        code = "import common, toolchain; common.main(lambda: print(toolchain.llvm_tool('llvm-mc')))"
+        tools = ("clang", "ld.lld", "llvm-ar", "llvm-nm", "llvm-objcopy", "llvm-strip", "llvm-readelf")
+        old = {tool: "echo clang version 14.0.6\n" for tool in tools} | {"clang-21": "echo clang version 21.1.0\n"}
+        for more, said in (({}, "error: no LLVM 19 or newer: make doctor"),
+                           ({f"{tool}-20": "echo clang version 20.1.0\n" for tool in tools}, "llvm-mc-20")):
+            self.path(("clang", "ld.lld", "llvm-"), **old, **more)
+            p = subprocess.run([sys.executable, "-c", code], env=self.env, cwd=self.repo / "tools/kernel", text=True,
+                               capture_output=True, check=False)
+            self.assertEqual((p.stdout + p.stderr).strip(), said)
+
     def test_no_small_tool(self):
         self.path(("bison", "quilt"))
         out = self.fails(self.build, "bison", "quilt")
@@ -268,14 +283,15 @@ class Errors(Case):
         self.assertIn(str(log), str(e.exception))
 
     def test_interrupted_build(self):
-        """Stopping the tool stops what it runs."""
+        """Stopping the tool stops what it runs, and what that runs, before it ends itself."""
         pid = self.dir / "pid"
         # Whoever started the tests in the background may have told all of them to ignore SIGINT.
         code = (f"import sys; sys.path.insert(0, {str(HERE)!r}); import common, pathlib, signal\n"
                 "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
                 f"common.main(lambda: common.logged(['sh', '-c', 'echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 120'], "
                 f"pathlib.Path({str(self.dir / 'log')!r}), 'building'))")
-        for sig in (signal.SIGTERM, signal.SIGINT):
+        outer = code[:code.index("common.main")] + f"common.main(lambda: common.status([sys.executable, '-c', {code!r}]))"
+        for sig, code in itertools.product((signal.SIGTERM, signal.SIGINT), (code, outer)):
             pid.unlink(missing_ok=True)
             with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as p:
                 while not pid.exists():
@@ -429,6 +445,22 @@ class Own(Case):
                           "patches/series": "1.patch\n2.patch\n3.patch\n"})
         self.fails(("apply", "--kdir", self.kdir), "mm/rmap.c was edited", "save the edits")
 
+    def test_all_or_nothing_of_a_newer_series(self):
+        """On a tree that has an older one: as it was, if the new one does not apply, or a new file was edited."""
+        self.ok("apply", "--kdir", self.kdir)
+        before = contents(self.kdir)
+        write(self.repo, {"patches/2.patch": PATCH2.replace("line29", "line99")})
+        self.fails(("apply", "--kdir", self.kdir), "2.patch does not apply", "was not changed")
+        self.assertEqual(before, contents(self.kdir))
+        write(self.kdir, {"mm/tlb_batch/lib.rs": "mine\n"})
+        write(self.repo, {"patches/2.patch": PATCH2.replace("second", "other"), "mm/tlb_batch/lib.rs": "theirs\n"})
+        before = contents(self.kdir)
+        self.fails(("apply", "--kdir", self.kdir), "lib.rs was edited in the tree")
+        self.assertEqual(before, contents(self.kdir))
+        write(self.repo, {"mm/tlb_batch/lib.rs": "mine\n"})
+        self.ok("apply", "--kdir", self.kdir)
+        self.assertIn("other", (self.kdir / "mm/rmap.c").read_text())
+
     def test_left_directory(self):
         """Of objects of what was taken off."""
         write(self.kdir, {"mm/tlb_batch/lib.o": "object"})
@@ -519,9 +551,10 @@ class Own(Case):
         self.assertEqual(before, contents(self.kdir))
 
     def stopped(self, step, half, *args):
-        """Stop the tool when quilt has done half of a step: one patch of two, or a part of one (half is a command)."""
+        """Stop the tool when quilt has done half of a step in the tree: one patch of two, or a part of one (half is a
+        command)."""
         quilt = shutil.which("quilt", path=os.environ["PATH"])
-        self.path(quilt=f'case "$*" in *{step}*) {quilt} --quiltrc - {step}; {half}{INTERRUPT};; esac\n'
+        self.path(quilt=f'case "$PWD $*" in {self.kdir}\\ *{step}*) {quilt} --quiltrc - {step}; {half}{INTERRUPT};; esac\n'
                         f'exec {quilt} "$@"\n')
         # Whoever started the tests in the background may have told all of them to ignore SIGINT.
         status, out = self.run_tool(*args, prefix=("env", "--default-signal=INT"))
@@ -562,6 +595,18 @@ class Own(Case):
                 self.ok("unapply", "--kdir", self.kdir)
             self.assertEqual(before, contents(self.kdir))
             write(self.repo, {"patches/2.patch": PATCH2})
+
+    def test_edit_after_an_interruption(self):
+        """It is kept beside the tree, which becomes what it was before all patches."""
+        before = contents(self.kdir)
+        self.ok("apply", "--kdir", self.kdir)
+        self.stopped("pop", "", "unapply", "--kdir", self.kdir)
+        time.sleep(0.01)
+        write(self.kdir, {"mm/rmap.c": "mine\n"})
+        out = self.ok("unapply", "--kdir", self.kdir)
+        saved = re.search(r"as they were found: mm/rmap\.c in (\S+)", out).group(1)
+        self.assertEqual("mine\n", Path(saved, "mm/rmap.c").read_text())
+        self.assertEqual(before, contents(self.kdir))
 
 
 class Doctor(Case):
@@ -649,6 +694,21 @@ CONFIGURED = {
     "scripts/kconfig/merge_config.sh": '#!/bin/sh\nshift 3\nconfig=$1\nshift\ncat "$@" >> "$config"\n'}
 FRAGMENTS = {"config/deb.fragment": "CONFIG_RUST=y\n", "config/release.fragment": "CONFIG_MIGRC=y\n",
              "config/hvo.fragment": "CONFIG_HUGETLB_VMEMMAP_PAUSE=y\n"}
+
+
+class Machine(unittest.TestCase):
+    def test_directory_that_cannot_be_read(self):
+        with mock.patch.object(toolchain.os, "listdir", side_effect=PermissionError):
+            self.assertEqual(set(), toolchain.in_path(".*"))
+
+    def test_full_disk(self):
+        said = io.StringIO()
+        with mock.patch.object(toolchain.shutil, "disk_usage", return_value=mock.Mock(free=5 * common.GIB)), \
+                contextlib.redirect_stdout(said):
+            self.assertEqual(1, toolchain.doctor())
+        self.assertRegex(said.getvalue(), "MISSING  disk +5 GiB")
+        self.assertIn("\nfree some space on the filesystem of ", said.getvalue())
+        self.assertNotIn("nothing is missing", said.getvalue())
 
 
 class Deb(Case):
@@ -754,6 +814,22 @@ class Boards(Case):
                                  capture_output=True).stdout.split()
         self.assertEqual(["lib/", "lib/modules/", "lib/modules/1/"], modules)
         self.assertEqual({"build"}, set(os.listdir(self.repo)) - before)
+
+
+    def test_lava_steps(self):
+        """By lava-test-case, which evaluates the words after --shell once more."""
+        job = (common.ROOT / "ci/lava/arm64-board.yaml").read_text(encoding="utf-8")
+        steps = re.findall(r"^ +- (lava-test-case (?:hvo|no-splat) .*)$", job, re.M)
+        for ksft, log, verdict in (("ok 1 mm:ksft_hvo.sh", "booted", "pass"), ("not ok 1 x", "WARNING: CPU: 1", "fail"),
+                                   ("ok 1 x # SKIP", "BUG: y", "fail"), ("", "Oops", "fail")):
+            self.path(**{"lava-test-case": 'name=$1; shift 2; if eval "$*"; then v=pass; else v=fail; fi; echo "$name: $v"\n',
+                         "dmesg": f"echo '{log}'\n"})
+            write(self.repo, {"run_kselftest.sh": f'#!/bin/sh\n[ "$*" = "-t mm:ksft_hvo.sh" ] && echo "{ksft}"\n'})
+            (self.repo / "run_kselftest.sh").chmod(0o755)
+            said = subprocess.run(["sh", "-c", "\n".join(steps)], env=self.env, cwd=self.repo, text=True,
+                                  capture_output=True, check=False).stdout.splitlines()
+            self.assertEqual([f"{name}: {verdict}" for name in ("hvo", "no-splat")], [s for s in said if ": " in s and
+                             s.split(":")[0] in ("hvo", "no-splat")])
 
 
 KCONFIG = """# SPDX-License-Identifier: GPL-2.0

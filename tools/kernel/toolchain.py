@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 import source
-from common import CACHE, GIB, ROOT, Fail, dotted, given, lock, logged, main, output, say, version
+from common import BUILD, CACHE, GIB, Fail, dotted, given, lock, logged, main, output, say, version
 
 MIN_LLVM, MIN_RUSTC, MIN_BINDGEN = (19,), (1, 85, 0), (0, 71, 1)
 TESTED_LLVM = 19
@@ -75,13 +75,23 @@ def llvm_names(llvm, tools=LLVM_TOOLS):
     return [f"{llvm if llvm.endswith('/') else ''}{t}{llvm if llvm.startswith('-') else ''}" for t in tools]
 
 
+def in_path(pattern):
+    """Files of such a name in the directories of PATH; not all of them have to be there, or ours to read."""
+    found = set()
+    for d in os.get_exec_path():
+        try:
+            found |= {Path(d, f) for f in os.listdir(d) if re.fullmatch(pattern, f)}
+        except OSError:
+            pass
+    return found
+
+
 def find_llvm():
     """(value for LLVM=, version, directory of libclang or None), or None."""
     if llvm := given("LLVM"):
         names = [llvm]
     else:
-        suffixes = {m.group(1) for d in os.get_exec_path() if os.path.isdir(d)
-                    for f in os.listdir(d) if (m := re.fullmatch(r"clang-(\d+)", f))}
+        suffixes = {f.name.removeprefix("clang-") for f in in_path(r"clang-\d+")}
         newer = sorted((int(s) for s in suffixes if int(s) >= MIN_LLVM[0]),
                        key=lambda n: (n != TESTED_LLVM, n))
         names = [f"-{n}" for n in newer] + ["1"]
@@ -97,7 +107,9 @@ def find_llvm():
 
 def llvm_tool(name):
     """What a tool of that LLVM is called."""
-    return llvm_names(find_llvm()[0], [name])[0]
+    if not (llvm := find_llvm()):
+        raise Fail(f"no LLVM {dotted(MIN_LLVM)} or newer: make doctor")
+    return llvm_names(llvm[0], [name])[0]
 
 
 def find_libclang(clang, major):
@@ -123,8 +135,7 @@ def find_bindgen():
     if bindgen := given("BINDGEN"):
         places = [absolute(bindgen)]
     else:
-        versioned = sorted({f for d in os.get_exec_path() for f in Path(d).glob("bindgen-[0-9]*")},
-                           key=lambda f: version(f.name))
+        versioned = sorted(in_path(r"bindgen-\d.*"), key=lambda f: version(f.name))
         places = [which("bindgen"), CACHE / "tools/bin/bindgen", *versioned]
     for b in places:
         if b and (v := version(output([b, "--version"]))) >= MIN_BINDGEN:
@@ -346,7 +357,8 @@ def doctor():
         print(f"{'ok' if ok else 'MISSING':9}{name:13}{text}")
         if not ok:
             bad.append(name)
-    free = shutil.disk_usage(ROOT).free / GIB
+    place = next(d for d in (BUILD, *BUILD.parents) if d.exists())
+    free = shutil.disk_usage(place).free / GIB
     print(f"{machine()[0]}, {platform.machine()}, {len(os.sched_getaffinity(0))} CPUs, {free:.0f} GiB free")
     line("disk", f"{free:.0f} GiB; make run and make test need 10", free >= 10)
     bad_names = wrong()
@@ -365,8 +377,8 @@ def doctor():
     line("rust-src", lib or bad_names.get("RUST_LIB_SRC") or "not here yet; the first build fetches it",
          "RUST_LIB_SRC" not in bad_names)
     for kver in source.KVERS:
-        line(f"linux-{kver}", source.cached(kver) or "not here yet: make source" + ("" if which("apt-get") else
-             " needs apt; name a tree: make kernel KDIR=dir"))
+        line(f"linux-{kver}", source.cached(kver) or f"not here yet: make source KVER={kver}" +
+             ("" if which("apt-get") else " needs apt; name a tree: make kernel KDIR=dir"))
     found = {group: missing([group]) for group in GROUPS}
     for group, what in zip(GROUPS, ("make kernel", "make run, boot", "make test", "make deb")):
         lacks = found[group] + ([f"{v}={given(v)}" for v in bad_names] if group == "kernel" else [])
@@ -374,18 +386,20 @@ def doctor():
     # No compiler: whoever has one of its own elsewhere needs these two.
     lacks = [p for t, p in TOOLS.items() if t in ("quilt", "git") and not which(t)]
     line("patches", "make apply, series: " + (" ".join(lacks) or "complete"), not lacks)
-    advise(found, v, bad_names)
+    advise(found, v, bad_names, "" if "disk" not in bad else
+           f"free some space on the filesystem of {place}, or move build/ to another and leave a symbolic link")
     # Without the tools of packages everything else works.
     return 1 if set(bad) - {"deb"} else 0
 
 
-def advise(found, rustc, bad_names):
-    """The commands that install what is missing."""
+def advise(found, rustc, bad_names, disk):
+    """The commands that install what is missing, and what to do about the disk."""
     packages = list(dict.fromkeys(found["kernel"] + found["guest"] + found["test"]))
     # Rust of the caller's own choice is not for a package manager to mend.
     no_rust = rustc < MIN_RUSTC and "RUSTC" not in bad_names
     no_bindgen = not find_bindgen() and "BINDGEN" not in bad_names
-    commands = [f"{text}\n  name what is there, or leave out {variable}" for variable, text in bad_names.items()]
+    commands = [disk] * bool(disk)
+    commands += [f"{text}\n  name what is there, or leave out {variable}" for variable, text in bad_names.items()]
     if which("apt-get") and not output(["apt-cache", "madison", "make"]).strip():
         # Without its lists apt knows neither names nor versions.
         commands.append(f"apt has no package lists yet; first:\n  {SUDO}apt-get update && make doctor")

@@ -11,13 +11,18 @@ import functools
 import json
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / d) for d in ("guest", "kernel")]
+# pylint: disable=wrong-import-position
+import common  # noqa: E402
+import guest  # noqa: E402
+import toolchain  # noqa: E402
+
 OUT = HERE / "../../build/meter"
 WORK = None     # a temporary directory, set by main()
 
@@ -133,12 +138,7 @@ DECODE = {
 }
 
 
-def tool(name):
-    """The LLVM tool of that name: of the version that is tested, or the newest."""
-    for candidate in [name + "-19", name] + [f"{name}-{v}" for v in range(25, 19, -1)]:
-        if shutil.which(candidate):
-            return candidate
-    sys.exit(f"selftest: {name} not found; on Debian: apt-get install clang-19 lld-19 llvm-19")
+tool = functools.cache(toolchain.llvm_tool)
 
 
 def run(argv, **kw):
@@ -167,8 +167,7 @@ def symbols(image):
 @functools.cache
 def is_new(arch):
     """What differs between QEMU 7.2 and 10.0 is taken to have come with 8.1, as the other option below."""
-    version = run([ARCHES[arch]["qemu"][0], "--version"]).stdout
-    return tuple(map(int, re.search(r"version (\d+)\.(\d+)", version).groups())) >= (8, 1)
+    return guest.qemu_version(ARCHES[arch]["qemu"][0]) >= (8, 1)
 
 
 def one_insn_per_tb(arch):
@@ -334,4 +333,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    common.main(main, guest.GuestError)

@@ -7,12 +7,12 @@ the ratio of two neighbours in the same boot means anything under emulation.
 
 import dataclasses
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools" / name) for name in ("guest", "kernel")]
+import common  # noqa: E402
 import guest  # noqa: E402
 
 # name of the region: (what a reader calls it, key of the record that counts the units)
@@ -63,7 +63,7 @@ JOB = ("tlb_batch_thp_split --pairs {pairs} --readers {readers} --dir /mnt && "
 
 def make(*words):
     """Ends with the status of make, which has said why."""
-    status = subprocess.run(["make", "-C", str(ROOT), "--no-print-directory", *words], check=False).returncode
+    status = common.status(["make", "-C", ROOT, "--no-print-directory", *words])
     if status:
         sys.exit(status)
 

@@ -317,6 +317,21 @@ class Sides(unittest.TestCase):
             self.assertEqual((was.migrc, now.migrc), (False, migrc))
 
 
+class NothingGivenBack(unittest.TestCase):
+    def status(self, said):
+        with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(io.StringIO()) as out, \
+                mock.patch.object(selftests, "OUT", Path(name)), \
+                mock.patch.object(selftests, "build", lambda *_: {"cow": Path("cow")}), \
+                mock.patch.object(selftests.measure, "kernel", lambda *_: Path("image")), \
+                mock.patch.object(sys, "argv", ["selftests.py", "--hvo", "cow"]), \
+                mock.patch.object(guest, "boot", lambda *_, **__: result(f"ok 1 a\n{said}\n")):
+            return selftests.main(), "no struct page was given back" in out.getvalue()
+
+    def test_the_run_fails(self):
+        self.assertEqual(self.status("cpu_pause 0\nhvo_pte_updates 0"), (1, True))
+        self.assertEqual(self.status("cpu_pause 2\nhvo_pte_updates 7"), (0, False))
+
+
 class Repeating(unittest.TestCase):
     def boots(self, ours, stock=("ok 1 a\n",) * 6):
         """Number of runs and what counts, with these consoles of the boots on tlb-rs."""

@@ -358,12 +358,6 @@ def boot(arch, kernel, seconds, seed, begin, log):
     return summary(arch, result)
 
 
-def store(path, value):
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    part.replace(path)
-
-
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arch", default=os.environ.get("ARCH") or "arm64")
@@ -395,14 +389,14 @@ def main():
     plan = lengths(options.minutes)
     for number in range(len(state["done"]), len(plan)):
         print(f"{options.arch}: boot {number + 1} of {len(plan)}, {plan[number]} minutes", flush=True)
-        store(place, state)
+        common.store(place, state)
         begin = sum(done["rounds"] for done in state["done"])
         state["done"].append(boot(options.arch, kernel, plan[number] * 60, state["seed"], begin,
                                   OUT / f"{options.arch}-{number}.log"))
-        store(place, state)
+        common.store(place, state)
     total = {"arch": options.arch, "minutes": options.minutes, "seed": state["seed"], "boots": len(plan),
              **merge(state["done"])}
-    store(OUT / f"{options.arch}.json", total)
+    common.store(OUT / f"{options.arch}.json", total)
     place.unlink(missing_ok=True)
     print(json.dumps(total))
     print("\n".join(explain(options.arch, total)))

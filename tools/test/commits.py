@@ -7,6 +7,7 @@ for each architecture.
 
 import hashlib
 import json
+import re
 import shutil
 import sys
 import time
@@ -74,6 +75,13 @@ def configuration(arch, kver):
     return out / ".config"
 
 
+def lost(tree, asked):
+    """Of options ("CONFIG_X=y (is n)") those that the tree, a repository, has: a commit without them is not tried."""
+    there = set(re.findall(r"config (\w+)", common.output(
+        ["git", "grep", "-hE", r"^[[:space:]]*(menu)?config [A-Z0-9_]+", "--", "*Kconfig*"], cwd=tree)))
+    return [option for option in asked if re.match(r"CONFIG_(\w+)", option)[1] in there]
+
+
 def build(tree, arch, kver, config):
     """With the options of this configuration that the tree has. Raises Fail."""
     out = common.BUILD / kver / f"{arch}-{VARIANT}"
@@ -83,6 +91,9 @@ def build(tree, arch, kver, config):
     shutil.copy(config, out / ".config")
     with common.lock(common.BUILD / "lock", "kernel build"):
         common.logged([*make, "olddefconfig"], out / "config.log", f"configuring {out.name}", env=env)
+        asked = kernel_tool.not_taken(out / ".config", kernel_tool.fragments(arch, "checked"), arch, kver)
+        if left := lost(tree, asked):
+            raise common.Fail(f"options that did not take: {', '.join(left)}")
         common.logged([*make, kernel_tool.JOBS, Path(kernel_tool.IMAGES[arch]).name], out / "build.log",
                       f"building {kver}/{out.name}", kernel_tool.OBJECT, env=env)
     kernel_tool.link_image(out, arch)
@@ -113,5 +124,5 @@ def tried(arch, kver, boot):
             wrong = boot(name)
             if not wrong:
                 passed[key] = name
-                place.write_text(json.dumps(passed, indent=1) + "\n", encoding="utf-8")
+                common.store(place, passed)
             yield name, wrong, seconds

@@ -58,9 +58,30 @@ class Kernel:
         return f"{self.arch}-{self.variant}" + (f"-{self.kver}" if self.kver != "7.3" else "")
 
 
-# Of data races only those that our functions take part in: stock has its own. The name of a test is no function. And
-# whoever counts an event races with who reads /proc/vmstat, as ever.
-NOT_OURS = (r"(?ms)\A(?:=+\n)?BUG: KCSAN: (?!.*^ *\S*(?:migrc|tlb_batch|tlb_oracle|hvo|arm64_pause|pause_cpus)\S*\+0x)",
+# As the kernel writes them: what begins in the first column is no statement.
+FUNCTION = re.compile(r"^[a-z_][\w \t*]*(?:\n[\w \t*]*)?\b(\w+)\((?:[^(){}]|\([^(){}]*\))*\)[\w\s()&>-]*?\{", re.M)
+
+
+def added(patch):
+    """The functions that a patch defines, without those that it merely changes: these are of stock."""
+    lines = re.findall(r"^[ +-](?![+-]{2} ).*", patch, re.M)
+    new, old = ({*FUNCTION.findall("\n".join(line[1:] for line in lines if line[0] in side))} for side in (" +", " -"))
+    return new - old
+
+
+def ours():
+    """The functions that are defined in our C files of the kernel, or by the series."""
+    files = [f for name, f in overlay.overlay_files().items()
+             if f.suffix in (".c", ".h") and not name.startswith("tools/")]
+    return {name for f in files for name in FUNCTION.findall(f.read_text(encoding="utf-8"))}.union(
+        *(added(f.read_text(encoding="utf-8")) for _, f in overlay.patch_files((7, 3))))
+
+
+# Of data races only those that our functions take part in: stock has its own. The name of a test is no function. Rust
+# and tracepoints are known by a part of their names. And whoever counts an event races with who reads /proc/vmstat, as
+# ever.
+NOT_OURS = (r"(?ms)\A(?:=+\n)?BUG: KCSAN: (?!.*^ *(?:\S*(?:migrc|tlb_batch|tlb_oracle|hvo|arm64_pause|pause_cpus)\S*|"
+            rf"(?:{'|'.join(sorted(ours()))})(?:\.\S+)?)\+0x)",
             r"\A(?:=+\n)?BUG: KCSAN: data-race in [^\n]*\bvmstat_start\b")
 # A doctest of stock takes spinlocks with interrupts disabled, which is an error with PREEMPT_RT only.
 DOCTEST = (r"BUG: sleeping function(?s:.*)rust_doctest_kernel_sync_lock_spinlock_rs_",)
@@ -190,12 +211,13 @@ exit $status
 
 def identity(kernel):
     """Changes with all that the kernel, or what it is tested with, is made of, but for its documentation."""
-    tools = [Path(tool.__file__) for tool in (compiled_out, measure, kernel_tool, console, guest, initramfs)]
+    tools = [Path(tool.__file__) for tool in (compiled_out, measure, console, guest, initramfs)]
+    tools += [f for f in Path(kernel_tool.__file__).parent.glob("*.py") if not f.name.startswith("test_")]
     files = [*overlay.overlay_files().items(), *overlay.patch_files(tuple(map(int, kernel.kver.split(".")))),
              *((f.name, f) for f in kernel_tool.fragments(kernel.arch, kernel.variant)),
              *((f.name, f) for f in (*tools, ROOT / "tools/guest/init", initramfs.TLBSTAT))]
     base = source.cached(kernel.kver)
-    parts = (repr(kernel), base.name if base else "", JOB, repr(KUNIT),
+    parts = (repr(kernel), base.name if base else "", JOB, repr(KUNIT), repr(toolchain.kernel_tools()),
              *map(inspect.getsource, (build, boot, run, absent, skipped)))
     digest = hashlib.sha256("".join(parts).encode())
     for name, file in sorted((str(name), file) for name, file in files):
@@ -209,7 +231,7 @@ def build(kernel):
     begin = time.monotonic()
     words = [sys.executable, ROOT / "tools/kernel/kernel.py", "build", "--arch", kernel.arch, "--variant", kernel.variant,
              "--kver", kernel.kver]
-    done = subprocess.run([str(w) for w in words], cwd=ROOT, stdout=subprocess.DEVNULL, check=False).returncode == 0
+    done = common.status(words, cwd=ROOT, stdout=subprocess.DEVNULL) == 0
     return round(time.monotonic() - begin) if done else None
 
 
@@ -234,9 +256,10 @@ def boot(kernel, append, number):
     """(seconds, passed cases, reasons to fail, programs that were skipped)"""
     options = {"disk": "256M", "swap": "disk:256M", "mem": "4G", "timeout": 1800} | dict(kernel.options)
     image = guest.kernel_path(kernel.arch, kernel.variant, kernel.kver)
-    result = guest.boot(image, kernel.arch, job=JOB,
-                        append=f"{append} {measure.APPEND[kernel.arch]}", allow=kernel.allow,
-                        log=OUT / f"{kernel.name}-{number}.log", **options)
+    result = measure.again(lambda: guest.boot(image, kernel.arch, job=JOB,
+                                              append=f"{append} {measure.APPEND[kernel.arch]}", allow=kernel.allow,
+                                              log=OUT / f"{kernel.name}-{number}.log", **options),
+                           lambda what: print(f"{kernel.name}: {what}", flush=True))
     cases = [line for line in result.ktap if re.match(r"ok \d", line) and "# SKIP" not in line]
     failed = [splat.strip().splitlines()[0] for splat in result.splats] + result.problems
     failed += [line for line in result.ktap if line.startswith("not ok")]
@@ -307,7 +330,7 @@ def main():
             print(f"{kernel.name}: passed before, nothing has changed", flush=True)
             continue
         record = run(kernel)
-        (OUT / f"{kernel.name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        common.store(OUT / f"{kernel.name}.json", record)
         print(f"{kernel.name}: " + ("; ".join(failures(kernel, record)) or "passed"), flush=True)
     # What was passed by other files than these does not count.
     records = {k.name: r for k in KERNELS if (r := load(k)) and r["identity"] == identity(k)}

@@ -26,7 +26,7 @@ class Removal:
     rules: str
     command: str
     arches: tuple = ARCHES
-    own: bool = False       # what it shows on x86_64 is of x86_64: not left to sabotage_x86_64
+    own: bool = False       # what it shows on x86_64 is of x86_64: not left to SUITE=sabotage_all
     says: tuple = ()        # the kernel has to report it, in these words
     both: bool = False      # and the command has to pass
     oracle: bool = False    # the oracle has to see it, and nothing else looks

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +29,7 @@ import documented  # noqa: E402
 import guest  # noqa: E402
 import initramfs  # noqa: E402
 import kernel as kernel_tool  # noqa: E402
+import matrix  # noqa: E402
 import measure  # noqa: E402
 import overlay  # noqa: E402
 import recipes as page  # noqa: E402
@@ -153,7 +154,7 @@ def tree():
 def kernel(suite, arch, variant):
     """Build a kernel; progress goes to the console, because it takes minutes."""
     start = time.monotonic()
-    ok = subprocess.run(make("kernel", f"ARCH={arch}", f"VARIANT={variant}", f"KVER={KVER}"), cwd=ROOT, check=False).returncode == 0
+    ok = common.status(make("kernel", f"ARCH={arch}", f"VARIANT={variant}", f"KVER={KVER}"), cwd=ROOT) == 0
     return suite.check(f"build {arch} {variant}", ok, f"{time.monotonic() - start:.0f} s")
 
 
@@ -183,9 +184,13 @@ def boot(suite, name, arch, variant, job, want=guest.OK, cases=True, append="kun
 def side_by_side(arch):
     """Calls that are given to what this yields run in turn; several at once where QEMU needs one core for each."""
     single = guest.threads_of(guest.QEMU[arch][0], arch) == "single"
-    with ThreadPoolExecutor(os.cpu_count() if single else 1) as pool:
-        calls = []
+    pool, calls = ThreadPoolExecutor(os.cpu_count() if single else 1), []
+    try:
         yield lambda *call, **options: calls.append(pool.submit(*call, **options))
+        wait(calls)
+    finally:
+        # Interrupted: those that have not begun must not.
+        pool.shutdown(cancel_futures=True)
     for call in calls:
         call.result()
 
@@ -265,7 +270,7 @@ def applies(suite, kver):
         suite.skip(f"series applies to {kver}", f"its source is not here: make source KVER={kver}")
         return
     try:
-        overlay.scratch(base, overlay.tree_version(base))
+        overlay.scratch(base, overlay.tree_version(base), ROOT, {})
         suite.check(f"series applies to {kver}", True)
     except Fail as e:
         suite.check(f"series applies to {kver}", False, str(e))
@@ -778,7 +783,9 @@ def commits(suite):
 
         def kunit_passes(name):
             result = boot(suite, f"commit {name.replace('/', '-')}", arch, exported.VARIANT, "true", cases=False, append="")
-            return None if result.exit_status == guest.OK else result.report()
+            config = guest.kernel_path(arch, exported.VARIANT, KVER).parent / ".config"
+            missing = matrix.absent(result.ktap, kernel_tool.options(config.read_text(encoding="utf-8")))
+            return "; ".join(missing) or None if result.exit_status == guest.OK else result.report()
 
         for name, wrong, seconds in exported.tried(arch, KVER, kunit_passes):
             suite.check(f"{arch} {name}", not wrong, wrong or (f"{seconds} s" if seconds else "passed before"))
@@ -810,6 +817,10 @@ def main():
         DONE.append(suite)
         try:
             known[name](suite)
+        except KeyboardInterrupt:
+            suite.check(f"{name} ended early", False, "interrupted")
+            suite.done()
+            break
         except (subprocess.CalledProcessError, SystemExit, guest.GuestError, Fail) as error:
             suite.check(f"{name} ended early", False, str(error))
         except Exception as error:  # pylint: disable=broad-exception-caught
@@ -829,4 +840,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    common.main(main)

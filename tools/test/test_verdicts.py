@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -18,6 +19,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), *(str(ROOT / "tools" / name) for name in ("guest", "kernel", "report"))]
 # pylint: disable=wrong-import-position, wrong-import-order
 import console  # noqa: E402
+import documented  # noqa: E402
 import guest  # noqa: E402
 import matrix  # noqa: E402
 import measure  # noqa: E402
@@ -249,10 +251,65 @@ unittest.main()
                 self.assertRegex(re.sub(r"\s+|\\\n", " ", said), rf"--arch {arch} +(\\ )?--variant {variant} --kver ")
 
 
+class Documented(unittest.TestCase):
+    """Tables of rules, of made-up code."""
+    CODE = {"mm/x.c": '/* in_comment() */ // in_line()\nint defined(char c)\n{\n\tif (c == \'"\')\n'
+                      '\t\tcalled (c, "in_string()");\n\treturn mentioned;\n}\n',
+            "mm/x.rs": "impl Ranges {\n    fn add(&mut self) {}\n}\nfn f() { x.release() }\n\n"
+                       "#[test]\nfn outside() {}\n\n#[kunit_tests(x)]\nmod tests {\n    #[test]\n    fn tested() {}\n\n"
+                       "    fn helper() {\n    }\n    // #[test]\n    fn no_more() {}\n}\n",
+            "tools/testing/selftests/mm/migrc_file.c":
+                '{ "verity", run },\n{ .name = "punch", },\nset("truncate", 1);\n',
+            "tools/testing/selftests/mm/tlb_rs_abuse.c": '\t{ "generation", run },\n', "patches/0.patch": ""}
+
+    def setUp(self):
+        root = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        for name, text in self.CODE.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text, encoding="ascii")
+        self.enterContext(mock.patch.object(documented, "ROOT", root))
+        self.enterContext(mock.patch.object(documented, "PROGRAMS", root / "tools/testing/selftests/mm"))
+
+    def wrong(self, *row):
+        rules = [sabotage.Removal("migrc", "change", "migrc_file")]
+        with mock.patch.object(documented, "rows", return_value=[row]):
+            return next(documented.faults("migrc", rules, None))[1]
+
+    def test_hooks(self):
+        """Defined or called: a mention is neither, nor a comment or a string."""
+        for hook in ("defined()", "called(), ``Ranges::add()``"):
+            self.assertEqual(self.wrong("change", "x", hook, "file: punch"), [])
+        for hook in ("in_comment()", "in_line()", "in_string()", "mentioned()", "Ranges::release()",
+                     "Ranges::defined()"):
+            self.assertEqual(self.wrong("change", "x", f"defined(), {hook}", "file: punch"), [f"no {hook}"])
+
+    def test_tests(self):
+        """Of KUnit those that are run."""
+        self.assertEqual(self.wrong("x", "defined()", "KUnit ``tested`` [``change``]; ``migrc_file``"), [])
+        for name in ("outside", "helper", "no_more", "migrc_gone"):
+            self.assertEqual(self.wrong("x", "defined()", f"KUnit ``{name}`` [``change``]"), [f"no {name}"])
+
+    def test_cases(self):
+        for tests, wrong in (("file: verity (a), if that does not, either; punch, with KASAN", []),
+                             ("file: verity; tlb_rs_abuse: generation", []),
+                             ("file: verity; generation", ["no migrc_file --case generation"]),
+                             # A word of the program, but no case of it.
+                             ("file: verity; truncate, punch", ["no migrc_file --case truncate"]),
+                             ("verity", ["no None --case verity"]),
+                             ("see file", ["no test"])):
+            self.assertEqual(self.wrong("change", "x", "defined()", tests), wrong)
+
+
 class Matrix(unittest.TestCase):
     """What make matrix makes of a boot."""
     JOB = ("matrix: run: tlb_batch_mark --rounds 5\n{}\nmatrix: {}: tlb_batch_mark --rounds 5\n"
            "matrix: run: hvo_pool --case pool\n1..0 # SKIP needs it\nmatrix: skipped: hvo_pool --case pool\n")
+    OF_OURS = ("__release_unmapped_folios", "clear_pte_run", "stop_fn", "freeze_entry", "zone_isolates",
+               "release_batch", "unmapped_va_is_open", "put_back_pte_run", "folio_may_stay_locked", "transit_begins",
+               "transit_ends", "arm64_resume_cpus", "batch_commit", "stop_fn.llvm.123", "migrc_defer_slow",
+               "_RNvMs_NtNtCs1_6kernel2mm9tlb_batchNtB_8TlbBatch5flush", "trace_event_raw_event_hvo_pause")
+    # What the series changes, too.
+    OF_STOCK = ("do_swap_page", "flush_tlb_mm", "free_vmemmap_page_list", "smp_send_stop", "restop_fn", "stop_fns")
 
     def test_skipped(self):
         for said, verdict, ours in (("ok 1 mark: x", "passed", False), ("1..0 # SKIP needs CPUs", "skipped", True),
@@ -287,6 +344,34 @@ class Matrix(unittest.TestCase):
                 self.assertIn(name, matrix.JOB)
             self.assertNotIn("skips", repr(kernel))
 
+    def test_races_of_ours(self):
+        """By the functions that the overlay or the series has, not by how they are called."""
+        def report(name):
+            ruler = "=" * 66
+            lines = (ruler, "BUG: KCSAN: data-race in x / folio_unlock", "",
+                     "write to 0xffff000001 of 8 bytes by task 77 (migrc_stress) on cpu 1:", " folio_lock+0x1c/0x40",
+                     f" {name}+0x10/0x80", ruler)
+            return "".join(f"[    9.000000][    C1] {line}\n" for line in lines)
+
+        kernels = [k for k in matrix.KERNELS if k.variant == "kcsan"]
+        self.assertEqual(len(kernels), 2)
+        for name in (*self.OF_OURS, *self.OF_STOCK):
+            for kernel in kernels:
+                result = guest.Result(console=report(name) + "tlb-rs: job exit 0\n", shutdown="guest-shutdown")
+                guest.judge(result, True, 60, kernel.allow)
+                self.assertEqual(result.exit_status, guest.SPLAT if name in self.OF_OURS else guest.OK, name)
+        # There are more than 200 of the overlay, and a dozen of the series.
+        self.assertGreater(len(matrix.ours()), 200)
+        added = [matrix.added(f.read_text(encoding="utf-8")) for _, f in matrix.overlay.patch_files((7, 3))]
+        self.assertGreater(len(set().union(*added)), 9)
+
+    def test_added(self):
+        self.assertEqual(matrix.added("--- a/x.c\n+++ b/x.c\n@@ -1 +1 @@ int top(void)\n"
+                                      "-int changed(int a)\n+int changed(int a,\n+\t    void (*fn)(int))\n {\n"
+                                      "+\tif (called(a)) {\n+\t}\n }\n+static struct x *\n+added(void)\n+{\n+}\n"
+                                      "-void gone(void)\n-{\n-}\n+int declared(void);\n+#define macro(x) { }\n"),
+                         {"added"})
+
     def test_kunit(self):
         config = {"CONFIG_RUST_TLB_BATCH_KUNIT_TEST": "y", "CONFIG_MIGRC_KUNIT_TEST": "y"}
         good = ["ok 1 rust_tlb_batch", "ok 2 tlb_batch_main", "ok 3 migrc"]
@@ -318,13 +403,58 @@ class Matrix(unittest.TestCase):
         kernel, real, seen = matrix.KERNELS[0], matrix.common.sha256, []
         with mock.patch.object(matrix.common, "sha256", side_effect=lambda f: seen.append(f.resolve()) or real(f)):
             one = matrix.identity(kernel)
-        for name in ("tools/guest/init", "tools/guest/guest.py", "tools/kernel/kernel.py", "tools/tlbstat/tlbstat.c",
+        for name in ("tools/guest/init", "tools/guest/guest.py", "tools/kernel/kernel.py", "tools/kernel/toolchain.py",
+                     "tools/kernel/overlay.py", "tools/tlbstat/tlbstat.c",
                      "tools/testing/selftests/mm/migrc_stale.c"):
             self.assertIn(ROOT / name, seen)
         self.assertEqual(matrix.identity(matrix.dataclasses.replace(kernel, skips=("x",))), one)
         self.assertNotEqual(matrix.identity(matrix.dataclasses.replace(kernel, about="x")), one)
         with mock.patch.object(matrix.source, "cached", return_value=Path("linux-7.3.99")):
             self.assertNotEqual(matrix.identity(kernel), one)
+        with mock.patch.object(matrix.toolchain, "kernel_tools", return_value=(["LLVM=-99"], {})):
+            self.assertNotEqual(matrix.identity(kernel), one)
+
+
+class Interrupted(OfSuite):
+    def test_no_further_boot(self):
+        """What waits for its turn does not begin; what runs comes to its end."""
+        begun = []
+
+        def call():
+            begun.append(1)
+            time.sleep(0.2)
+
+        with mock.patch.object(suites.guest, "threads_of", return_value="multi"), \
+                mock.patch.object(suites, "wait", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
+            with suites.side_by_side("arm64") as start:
+                for _ in range(5):
+                    start(call)
+        self.assertEqual(len(begun), 1)
+
+    def test_summary(self):
+        """The suites that did run are in it, and the others do not begin."""
+        def interrupted(_):
+            raise KeyboardInterrupt
+        known = {"first": lambda suite: suite.check("x", True), "second": interrupted,
+                 "third": lambda suite: self.fail("it began")}
+        said = io.StringIO()
+        self.addCleanup(lambda: [suite.log.close() for suite in suites.DONE])
+        with mock.patch.object(suites, "SUITES", known), mock.patch.object(sys, "argv", ["test.py", *known]), \
+                mock.patch.object(suites.subprocess, "run"), contextlib.redirect_stdout(said):
+            self.assertEqual(suites.main(), 1)
+        self.assertIn("failed: second ended early", said.getvalue())
+        self.assertIn("\n1 passed, 1 failed\n", said.getvalue())
+
+
+class Commits(unittest.TestCase):
+    def test_lost_options(self):
+        """What the commit has and the configuration lost; not what arrives later."""
+        tree = self.enterContext(tempfile.TemporaryDirectory())
+        Path(tree, "Kconfig.ours").write_text("config RUST\n\nmenuconfig KUNIT\nconfig RUSTY\n", encoding="ascii")
+        for words in (["init", "-q"], ["add", "."]):
+            subprocess.run(["git", *words], cwd=tree, check=True)
+        asked = [f"CONFIG_{name}=y (is n)" for name in ("RUST", "KUNIT", "MIGRC", "RUS")]
+        self.assertEqual(suites.exported.lost(tree, asked), asked[:2])
 
 
 if __name__ == "__main__":
