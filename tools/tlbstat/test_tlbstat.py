@@ -4,11 +4,13 @@
 
 import json
 import os
+import pty
 import random
 import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -63,6 +65,24 @@ LATER = TLB_RS | {
 }
 
 
+# tracefs fills an instance when it is made: here with what the test has prepared.
+MKDIR = """
+#include <stdio.h>
+#include <stdlib.h>
+
+int __real_mkdir(const char *name, unsigned int mode);
+
+int __wrap_mkdir(const char *name, unsigned int mode)
+{
+	const char *filled = getenv("TRACE_INSTANCE");
+
+	return filled ? rename(filled, name) : __real_mkdir(name, mode);
+}
+"""
+MIGRATED = ("            bash-99      [001] .....    10.000001: mm_migrate_pages: nr_succeeded={} nr_failed=0 "
+            "nr_thp_succeeded=0 nr_thp_failed=0 nr_thp_split=0 nr_split=0 mode=MIGRATE_SYNC reason={}")
+
+
 def write(root, files):
     shutil.rmtree(root, ignore_errors=True)
     for name, text in files.items():
@@ -79,10 +99,12 @@ class Tlbstat(unittest.TestCase):
         cls.addClassCleanup(cls.holder.cleanup)
         cls.tmp = Path(cls.holder.name)
         cls.tmp.chmod(0o755)
+        (cls.tmp / "mkdir.c").write_text(MKDIR)
         make = ["make", "-s", "-C", HERE, f"O={cls.tmp}"]
-        if subprocess.run([*make, "LDFLAGS=-fsanitize=address,undefined -fno-sanitize-recover=all"], check=False,
-                          capture_output=True).returncode:
-            subprocess.run(make, check=True)
+        wrap = f"-Wl,--wrap=mkdir {cls.tmp}/mkdir.c"
+        sanitize = "-fsanitize=address,undefined -fno-sanitize-recover=all"
+        if subprocess.run([*make, f"LDFLAGS={sanitize} {wrap}"], check=False, capture_output=True).returncode:
+            subprocess.run([*make, f"LDFLAGS=-static {wrap}"], check=True)
         cls.env = {"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=0"}
 
     def setUp(self):
@@ -155,6 +177,21 @@ class Tlbstat(unittest.TestCase):
         self.assertIn("estimate", heads[0])
         self.assertNotIn("flushes", heads[0])
 
+    def test_no_more_is_saved_than_pools_can_give(self):
+        """Half of the memory blocks is a hole, as in those of 2 GiB on x86_64."""
+        hole = {"proc/vmstat": STOCK["proc/vmstat"].replace("boot_pages 2048", "boot_pages 1024")}
+        pool = "sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages".format
+        give = {kb: max(0, kb * 1024 // PAGE * 64 - PAGE) for kb in (64, 2048, 32768, 1 << 20)}
+        for pools in ({}, {64: 9}, {2048: 3}, {64: 9, 2048: 3, 32768: 2}, {2048: 3, 1 << 20: 2}):
+            files = {name: text for name, text in (STOCK | hole).items() if "hugepages-" not in name}
+            files |= {pool(kb): f"{n}\n" for kb, n in pools.items()}
+            s = self.sample(root=write(self.root, files))
+            most = sum(n * give[kb] for kb, n in pools.items())
+            self.assertEqual(s["vmemmap_saved_bytes"], min(1024 * PAGE, most), pools)
+        # What extends struct page makes it too small, but not the difference.
+        more = {"proc/vmstat": STOCK["proc/vmstat"].replace("boot_pages 2048", "boot_pages 2050")}
+        self.assertEqual(self.sample(root=write(self.root, files | more))["vmemmap_saved_bytes"], -2 * PAGE)
+
     def test_stock_x86_counts_interrupts(self):
         files = {"proc/sys/kernel/arch": "x86_64\n",
                  "proc/interrupts": STOCK["proc/interrupts"] + " TLB:         12         21   TLB shootdowns\n"}
@@ -183,6 +220,58 @@ class Tlbstat(unittest.TestCase):
     def test_trace_that_cannot_be(self):
         p = self.run_it("--trace", "0.01", "1", quiet=False)
         self.assertIn("without --trace; that needs root, and tracefs mounted", p.stderr)
+
+    def instance(self):
+        """For --trace, with a pipe that holds 64 KiB."""
+        prepared = write(self.root / "sys/kernel/tracing/instances/prepared",
+                         {"events/migrate/mm_migrate_pages/enable": "0"})
+        os.mkfifo(prepared / "trace_pipe")
+        return {"TRACE_INSTANCE": str(prepared)}
+
+    def traced(self, script, **more):
+        """What is recorded in an interval that does not end by itself, while a script writes into that pipe."""
+        script = (f'exec >"$(echo {self.root}/sys/kernel/tracing/instances/tlbstat.*/trace_pipe)"; {script}; '
+                  f"echo 110 1 >{self.root}/proc/uptime")
+        p = self.run_it("record", "--trace", "-o", self.tmp / "r", "600", "--", "sh", "-c", script, env=self.instance(),
+                        **more)
+        return p, [json.loads(line) for line in (self.tmp / "r").read_text().splitlines()]
+
+    def write_lines(self, n, line):
+        return f"i=0; while [ $i -lt {n} ]; do echo '{line}'; i=$((i+1)); done"
+
+    def test_trace(self):
+        """All of what is more than the pipe holds, though the interval ends long after that."""
+        script = self.write_lines(2000, MIGRATED.format(3, "compaction"))
+        script += f"; echo '{MIGRATED.format(5, 'damon')}'; echo '{MIGRATED.format(7, 'new')}'"
+        lines = self.traced(script)[1]
+        self.assertEqual(len(lines), 2)
+        self.assertEqual((lines[0]["trace.compaction"], lines[0]["trace_lost"]), (0, 0))
+        self.assertEqual({key: lines[1][f"trace.{key}"] for key in ("compaction", "damon", "other")},
+                         {"compaction": 6000, "damon": 5, "other": 7})
+        self.assertEqual(lines[1]["trace_lost"], 0)
+        enable = next(self.root.glob("sys/kernel/tracing/instances/tlbstat.*/events/migrate/mm_migrate_pages/enable"))
+        self.assertEqual(enable.read_text(), "0")
+        self.assertIsNone(self.sample()["trace_lost"])
+
+    def test_trace_that_lost_events(self):
+        # The name of a task is no line of the kernel's.
+        event = MIGRATED.format(5, "damon")
+        odd = event.replace("     bash-", "CPU:1 [LOST 9-")
+        p, lines = self.traced(f"echo 'CPU:0 [LOST 40 EVENTS]'; echo '{event}'; echo 'CPU:3 [LOST EVENTS]'; "
+                               f"echo '{odd}'", quiet=False)
+        self.assertEqual((lines[1]["trace.damon"], lines[1]["trace_lost"]), (10, 41))
+        self.assertEqual(p.stderr.count("\n"), 1, p.stderr)
+        self.assertIn("trace events were lost", p.stderr)
+        text = self.run_it("report", self.tmp / "r").stdout
+        self.assertRegex(text, r"trace events lost: pages by reason are too few +41 ")
+        self.assertRegex(text, r"by reason \(--trace\)\n  damon +10 100%")
+
+    def test_trace_does_not_change_when_samples_are_taken(self):
+        (self.root / "proc/uptime").unlink()
+        p = self.run_it("--json", "--trace", "0.25", "3", env=self.instance())
+        lines = [json.loads(line) for line in p.stdout.splitlines()]
+        self.assertEqual(len(lines), 4)
+        self.assertGreater(lines[3]["uptime"] - lines[0]["uptime"], 0.5)
 
     # --- differences
 
@@ -256,7 +345,9 @@ class Tlbstat(unittest.TestCase):
         text = self.run_it("report", "--svg", svg, self.tmp / "r").stdout
         self.assertRegex(text, r"ranges flushed for them +10 +1\n")
         self.assertRegex(text, r"flushes  avoid +511 +511 +511  #")
-        self.assertIn("█", self.run_it("report", self.tmp / "r", env={"LC_ALL": "C.UTF-8"}).stdout)
+        for env, utf in (({"LC_ALL": "C.UTF-8"}, True), ({"LC_ALL": "C", "LANG": "C.UTF-8"}, False),
+                         ({"LC_ALL": "", "LC_CTYPE": "", "LANG": "C.UTF-8"}, True)):
+            self.assertEqual("█" in self.run_it("report", self.tmp / "r", env=env).stdout, utf, env)
         tree = xml.etree.ElementTree.parse(svg)
         drawn = ["".join(e.itertext()) for e in tree.iter("{http://www.w3.org/2000/svg}text")]
         self.assertIn("flushes pages: pages whose flushes were batched, per second", drawn)
@@ -301,6 +392,96 @@ class Tlbstat(unittest.TestCase):
         p.send_signal(signal.SIGTERM)
         self.assertEqual(p.wait(timeout=20), 0)
 
+    def uptimes(self):
+        return [json.loads(line)["uptime"] for line in (self.tmp / "r").read_text().splitlines()]
+
+    def lines_of(self, path, n):
+        """Wait for them."""
+        end = time.monotonic() + 20
+        while not path.exists() or path.read_text().count("\n") < n:
+            self.assertLess(time.monotonic(), end, f"{path} has no {n} lines")
+            time.sleep(0.02)
+
+    def test_recording_that_was_stopped(self):
+        """It does not make up for what it missed."""
+        (self.root / "proc/uptime").unlink()
+        (self.tmp / "r").unlink(missing_ok=True)
+        p = subprocess.Popen([self.tmp / "tlbstat", "record", "--root", self.root, "-o", self.tmp / "r", "0.2"],
+                             env=self.env)
+        self.addCleanup(p.kill)
+        self.lines_of(self.tmp / "r", 2)
+        p.send_signal(signal.SIGSTOP)
+        time.sleep(2)
+        p.send_signal(signal.SIGCONT)
+        time.sleep(0.5)
+        p.terminate()
+        self.assertEqual(p.wait(timeout=20), 0)
+        times = self.uptimes()
+        self.assertGreater(len(times), 3)
+        # The last one, at the signal, may be sooner.
+        self.assertGreater(min(b - a for a, b in zip(times, times[1:-1])), 0.05, times)
+        self.run_it("report", self.tmp / "r")
+
+    def test_last_sample_within_a_millisecond(self):
+        for uptime, times in (("100.0004", [100]), ("100.0006", [100, 100.001])):
+            (self.root / "proc/uptime").write_text("100 1\n")
+            self.run_it("record", "-o", self.tmp / "r", "60", "--", "sh", "-c",
+                        f"echo {uptime} 1 >{self.root}/proc/uptime")
+            self.assertEqual(self.uptimes(), times)
+
+    def test_samples_of_the_same_time_are_left_out(self):
+        first, last = self.sample(), self.sample(root=write(self.root, LATER))
+        between = first | {"tlb_batch_pages": 4000}
+        p = self.run_it("report", self.recording(first, between, between, last, last), quiet=False)
+        self.assertIn("recording: samples no later than the one before, left out: 3\n", p.stderr)
+        self.assertIn("10.0 s recorded", p.stdout)
+        self.assertRegex(p.stdout, r"pages whose flushes were batched +5120 +512\n")
+        self.assertRegex(p.stdout, r"flushes  pages +512 +512 +512 ")
+
+    def on_terminal(self, own_group):
+        """What a command gets of signals to tlbstat, which leads the session: their numbers and si_code."""
+        said = self.tmp / "said"
+        said.unlink(missing_ok=True)
+        listen = f"""if True:
+            import os, signal
+            if {own_group}:
+                os.setpgid(0, 0)
+            all = {{signal.SIGINT, signal.SIGHUP, signal.SIGTERM}}
+            signal.pthread_sigmask(signal.SIG_BLOCK, all)
+            out = open({str(said)!r}, "w", buffering=1)
+            print("ready", file=out)
+            while got := signal.sigtimedwait(all, 20):
+                print(got.si_signo, got.si_code, file=out)
+                if got.si_signo == signal.SIGTERM:
+                    break
+            """
+        words = [self.tmp / "tlbstat", "record", "--root", self.root, "-o", self.tmp / "r", "60", "--", sys.executable,
+                 "-c", listen]
+        pid, terminal = pty.fork()
+        if not pid:
+            os.execve(words[0], words, self.env)
+        try:
+            for n, act in enumerate([*3 * [lambda: os.write(terminal, b"\3")], lambda: os.kill(pid, signal.SIGINT),
+                                     lambda: os.close(terminal), lambda: os.kill(pid, signal.SIGTERM)], 1):
+                self.lines_of(said, n)
+                # A second one would come now.
+                time.sleep(0.2)
+                act()
+        except BaseException:
+            os.kill(pid, signal.SIGKILL)
+            raise
+        finally:
+            status = os.waitpid(pid, 0)[1]
+        self.assertEqual(status, 0)
+        return [tuple(map(int, line.split())) for line in said.read_text().splitlines()[1:]]
+
+    def test_signals_of_a_terminal_come_once(self):
+        user, kernel = 0, 128
+        sent = [(signal.SIGINT, user), (signal.SIGHUP, user), (signal.SIGTERM, user)]
+        self.assertEqual(self.on_terminal(False), 3 * [(signal.SIGINT, kernel)] + sent)
+        # As timeout does: it is not in the foreground.
+        self.assertEqual(self.on_terminal(True), 3 * [(signal.SIGINT, user)] + sent)
+
     def test_torn_last_line(self):
         self.record()
         text = (self.tmp / "r").read_text()
@@ -326,7 +507,8 @@ class Tlbstat(unittest.TestCase):
                 p = self.run_it(*words, self.recording(text), status=1)
                 self.assertIn(says, p.stderr, text[:80])
         p = self.run_it("report", self.recording(good + "\n" + good + "\n"), status=1)
-        self.assertIn("recording:2: not later", p.stderr)
+        self.assertIn("left out: 1", p.stderr)
+        self.assertIn("there are no two samples of one boot", p.stderr)
         self.run_it("report", self.recording(good + "\n"), status=1)
         self.run_it("report", self.tmp / "none", status=1)
         self.run_it("report", self.tmp, status=1)
@@ -371,16 +553,25 @@ class Tlbstat(unittest.TestCase):
     def test_usage(self):
         for words in (["x"], ["0"], ["nan"], ["-1", "2"], ["1", "0"], ["1", "2", "3"], ["1x"], ["--once", "--detail"],
                       ["--svg", "x"], ["-o", "x"], ["report", "--json"], ["report", "a", "b"], ["record", "--once"],
-                      ["record", "--"], ["--wrong"], ["--since"], ["--once", "--trace"]):
+                      ["record", "--"], ["--wrong"], ["--since"], ["--once", "--trace"], ["-d", "-j", "0.01", "1"],
+                      ["report", "--root", "/"], ["1", "2000000"]):
             p = subprocess.run([self.tmp / "tlbstat", *words], capture_output=True, text=True, check=False,
-                               env=self.env)
+                               env=self.env, timeout=60)
             self.assertEqual((p.returncode, p.stdout), (2, ""), words)
             self.assertIn("tlbstat: ", p.stderr)
+        self.assertIn("2000000 is no number of samples (1 to 1000000)", p.stderr)
         self.run_it("--once", root=self.tmp / "none", status=1)
-        with open("/dev/full", "w") as full:
-            p = subprocess.run([self.tmp / "tlbstat", "--json", "0.01", "1"], stdout=full, stderr=subprocess.PIPE,
-                               env=self.env, check=False)
-        self.assertEqual(p.returncode, 1)
+
+    def test_output_that_cannot_be_written(self):
+        self.record()
+        for words in (["0.01", "1"], ["--json", "0.01", "1"], ["--detail", "0.01", "1"], ["--once"],
+                      ["--once", "--json"], ["--since", "r"], ["--help"], ["report", "r"],
+                      ["record", "-o", "-", "0.01", "1"]):
+            with open("/dev/full", "w") as full:
+                p = subprocess.run([self.tmp / "tlbstat", *words], stdout=full, stderr=subprocess.PIPE, text=True,
+                                   env=self.env, cwd=self.tmp, check=False, timeout=60)
+            self.assertEqual(p.returncode, 1, words)
+            self.assertEqual(p.stderr.count("No space left on device"), 1, p.stderr)
 
     def test_help_explains_every_column(self):
         text = self.run_it("--help").stdout

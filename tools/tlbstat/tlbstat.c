@@ -304,7 +304,8 @@ static void read_stats(struct sample *s)
 
 /*
  * HugeTLB pools, and what their struct pages would give back: all but the first page of
- * them. What was given back is what all memory blocks need, less what is there.
+ * them. What was given back is what all memory blocks need, less what is there, but blocks
+ * may have holes, for which nothing is there either: no more than the pools can have given.
  */
 static void read_vmemmap(struct sample *s)
 {
@@ -313,6 +314,7 @@ static void read_vmemmap(struct sample *s)
 	DIR *dir = opendir(path("/sys/kernel/mm/hugepages"));
 	bool pools = dir;
 	struct dirent *d;
+	long long saved;
 	char *line;
 
 	while (dir && (d = readdir(dir))) {
@@ -338,10 +340,11 @@ static void read_vmemmap(struct sample *s)
 		closedir(dir);
 	line = first_line(path("/sys/devices/system/memory/block_size_bytes"));
 	size = line ? strtoull(line, NULL, 16) : 0;
-	if (has(s, "nr_memmap_pages") && blocks && size && size <= 1ULL << 40)
-		add(s, blocks * (size / page_size * STRUCT_PAGE) -
-		    page_size * get(s, "nr_memmap_pages") -
-		    page_size * get(s, "nr_memmap_boot_pages"), "vmemmap_saved_bytes");
+	if (!has(s, "nr_memmap_pages") || !blocks || !size || size > 1ULL << 40)
+		return;
+	saved = blocks * (size / page_size * STRUCT_PAGE) - page_size * get(s, "nr_memmap_pages") -
+		page_size * get(s, "nr_memmap_boot_pages");
+	add(s, saved < (long long)spare ? saved : (long long)spare, "vmemmap_saved_bytes");
 }
 
 /*
@@ -355,7 +358,7 @@ static const char * const reasons[] = {
 	"memory_failure", "memory_hotplug", "contig_range", "longterm_pin", "demotion", "other",
 };
 
-static unsigned long long traced[ARRAY_SIZE(reasons)];
+static unsigned long long traced[ARRAY_SIZE(reasons)], trace_lost;
 static char trace_dir[300];
 static FILE *trace_pipe;
 
@@ -403,16 +406,23 @@ static void trace_begin(void)
 		warn("%s: no migrate:mm_migrate_pages: without --trace", trace_dir);
 }
 
-static void read_trace(struct sample *s)
+static void drain_trace(void)
 {
 	static char *line;
 	static size_t size;
-	unsigned long long may = 0;
 	char *at, *why;
 	int i;
 
 	/* What is there ends with a whole line, and then with EAGAIN. */
 	while (trace_pipe && getline(&line, &size, trace_pipe) > 0) {
+		at = starts(line, "CPU:") ? strstr(line, "[LOST ") : NULL;
+		if (at) {
+			if (!trace_lost)
+				warnx("trace events were lost: pages by reason are too few");
+			/* The kernel does not always know how many. */
+			trace_lost += strtoull(at + 6, NULL, 10) ?: 1;
+			continue;
+		}
 		at = strstr(line, "nr_succeeded=");
 		why = strstr(line, " reason=");
 		if (!at || !why)
@@ -422,9 +432,19 @@ static void read_trace(struct sample *s)
 			;
 		traced[i] += strtoull(at + 13, NULL, 10);
 	}
+	if (trace_pipe)
+		clearerr(trace_pipe);
+}
+
+static void read_trace(struct sample *s)
+{
+	unsigned long long may = 0;
+	int i;
+
 	if (!trace_pipe)
 		return;
-	clearerr(trace_pipe);
+	drain_trace();
+	add(s, trace_lost, "trace_lost");
 	for (i = 0; i < ARRAY_SIZE(reasons); i++) {
 		add(s, traced[i], "trace.%s", reasons[i]);
 		may += i < MAY_DEFER ? traced[i] : 0;
@@ -530,6 +550,7 @@ static const struct column {
 
 static const struct { const char *key, *help; } counters[] = {
 	{ "numa_pages_migrated", "pages migrated by NUMA balancing" },
+	{ "trace_lost", "trace events lost: pages by reason are too few" },
 	{ "thp_migration_success", "huge pages migrated in one piece" },
 	{ "nr_tlb_remote_flush", "flushes on other CPUs (x86, CONFIG_DEBUG_TLBFLUSH)" },
 	{ "nr_tlb_remote_flush_received", "the same, times CPUs" },
@@ -898,11 +919,16 @@ static void print_sparklines(void)
 		" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"
 	};
 	static const char * const ascii[] = { " ", ".", ",", "-", "=", "+", "*", "%", "#" };
-	const char *lang = getenv("LC_ALL") ?: getenv("LC_CTYPE") ?: getenv("LANG") ?: "";
-	const char * const *mark = strcasestr(lang, "utf") ? utf8 : ascii;
+	static const char * const locale[] = { "LC_ALL", "LC_CTYPE", "LANG" };
 	int c, i, n = nr_points < 48 ? nr_points : 48;
 	double low, high, mean, v, a, b;
+	const char * const *mark;
+	const char *lang = "";
 
+	/* An empty one counts as none. */
+	for (i = 0; i < ARRAY_SIZE(locale) && !*lang; i++)
+		lang = getenv(locale[i]) ?: "";
+	mark = strcasestr(lang, "utf") ? utf8 : ascii;
 	printf("%-17s %6s %6s %6s  over time\n", "", "least", "mean", "most");
 	for (c = 0; c < NCOLS; c++) {
 		mean = part(c, 0, 1, &low, &high);
@@ -1026,26 +1052,33 @@ static int report(const char *name, const char *svg)
 	static struct sample two[2], sum;
 	struct sample *was = &two[0], *now = &two[1], *spare;
 	FILE *f = open_recording(name);
+	int line = 0, skipped = 0;
 	double seconds = 0;
-	int line = 0;
 
 	if (!next_sample(f, name, &line, was))
 		errx(FAILURE, "%s: there is no sample in it", name);
 	choose_columns(was);
-	for (; next_sample(f, name, &line, now); spare = was, was = now, now = spare) {
+	while (next_sample(f, name, &line, now)) {
 		if (!same_boot(was, now)) {
 			warnx("%s:%d: booted before that; counted from the boot", name, line);
 			choose_columns(now);
 			accumulate(&sum, NULL, now);
 			seconds += now->uptime;
+		} else if (now->uptime > was->uptime) {
+			accumulate(&sum, was, now);
+			seconds += now->uptime - was->uptime;
+			add_point(seconds, was, now);
+		} else {
+			/* There are no rates of no time. The next one has what it counted. */
+			skipped++;
 			continue;
 		}
-		if (now->uptime <= was->uptime)
-			errx(FAILURE, "%s:%d: not later than the line before", name, line);
-		accumulate(&sum, was, now);
-		seconds += now->uptime - was->uptime;
-		add_point(seconds, was, now);
+		spare = was;
+		was = now;
+		now = spare;
 	}
+	if (skipped)
+		warnx("%s: samples no later than the one before, left out: %d", name, skipped);
 	if (!nr_points)
 		errx(FAILURE, "%s: there are no two samples of one boot in it", name);
 	print_block(&sum, seconds, "recorded");
@@ -1068,18 +1101,21 @@ static struct {
 static sigset_t signals;
 
 /* Wait until @deadline, of CLOCK_MONOTONIC; returns a signal that came before, or 0. */
-static int wait_until(double deadline)
+static int wait_until(double deadline, siginfo_t *info)
 {
-	double left;
+	double left, nap;
 	int sig;
 
 	do {
+		/* What does not fit into the kernel's buffers is lost. */
+		drain_trace();
 		left = fmax(0, deadline - seconds_of(CLOCK_MONOTONIC));
-		sig = sigtimedwait(&signals, NULL, &(struct timespec) {
-			.tv_sec = left,
-			.tv_nsec = (left - floor(left)) * 1e9,
+		nap = trace_pipe ? fmin(left, 0.1) : left;
+		sig = sigtimedwait(&signals, info, &(struct timespec) {
+			.tv_sec = nap,
+			.tv_nsec = (nap - floor(nap)) * 1e9,
 		});
-	} while (sig < 0 && errno == EINTR);
+	} while (sig < 0 && (errno == EINTR || nap < left));
 	return sig < 0 ? 0 : sig;
 }
 
@@ -1117,12 +1153,22 @@ static void put(FILE *out, const struct sample *was, const struct sample *now, l
 		err(FAILURE, "%s", o.out ?: "standard output");
 }
 
+/*
+ * Whether a command has a signal from the terminal, too: the kernel sends it to all of the
+ * group in the foreground, but a hangup only to the leader of the session.
+ */
+static bool had(int sig, const siginfo_t *info, pid_t pid)
+{
+	return info->si_code == SI_KERNEL && getpgid(pid) == getpgrp() &&
+	       !(sig == SIGHUP && getsid(0) == getpid());
+}
+
 /* Whether that signal ends it. A command decides itself what to make of one. */
-static bool ends(int sig, pid_t pid, int *status)
+static bool ends(int sig, const siginfo_t *info, pid_t pid, int *status)
 {
 	if (sig == SIGCHLD)
 		return pid && waitpid(pid, status, WNOHANG) == pid;
-	if (sig && pid)
+	if (sig > 0 && pid && !had(sig, info, pid))
 		kill(pid, sig);
 	return sig && !pid;
 }
@@ -1131,8 +1177,9 @@ static int watch(FILE *out)
 {
 	static struct sample two[2];
 	struct sample *was = &two[0], *now = &two[1], *spare;
-	double deadline = seconds_of(CLOCK_MONOTONIC);
+	double deadline = seconds_of(CLOCK_MONOTONIC), woken;
 	int sig, status = 0;
+	siginfo_t info;
 	bool ended = false;
 	pid_t pid = 0;
 	long i;
@@ -1145,12 +1192,16 @@ static int watch(FILE *out)
 	for (i = 0; !ended && (!o.count || i < o.count); i++) {
 		deadline += o.interval;
 		do {
-			sig = wait_until(deadline);
-			ended = ends(sig, pid, &status);
+			sig = wait_until(deadline, &info);
+			ended = ends(sig, &info, pid, &status);
 		} while (sig && !ended);
+		/* If it was stopped, it does not make up for what it missed. */
+		woken = seconds_of(CLOCK_MONOTONIC);
+		if (woken > deadline + o.interval / 2)
+			deadline = woken;
 		take(now);
-		/* Part of an interval is only good for a recording. */
-		if (ended && (!o.out || now->uptime <= was->uptime))
+		/* Part of an interval is only good for a recording, which has milliseconds. */
+		if (ended && (!o.out || llround(now->uptime * 1000) <= llround(was->uptime * 1000)))
 			break;
 		put(out, was, now, i);
 		spare = was;
@@ -1160,7 +1211,7 @@ static int watch(FILE *out)
 	if (!pid)
 		return 0;
 	while (!ended)
-		ended = ends(sigwaitinfo(&signals, NULL), pid, &status);
+		ended = ends(sigwaitinfo(&signals, &info), &info, pid, &status);
 	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
@@ -1232,8 +1283,11 @@ static const char notes[] =
 "could: of all HugeTLB pages their struct pages (64 bytes each) but for the first page of them: 7 of\n"
 "8 pages for 2 MiB, 4095 of 4096 for 1 GiB. Not if vm.hugetlb_optimize_vmemmap=1.\n"
 "saved is what the memory blocks in sysfs need for struct pages, less nr_memmap_pages and\n"
-"nr_memmap_boot_pages. Debug options that extend struct page (page_owner, page_table_check) count\n"
-"there, too, and make it too small; differences are right.\n"
+"nr_memmap_boot_pages, and no more than all HugeTLB pages could give back. Up to that, holes in\n"
+"memory blocks (2 GiB each on large x86_64 machines) count as given back, which is too much if\n"
+"only some HugeTLB pages gave theirs back, or none did. Debug options that extend struct page\n"
+"(page_owner, page_table_check) count as struct pages and make it too small; differences are right\n"
+"then, unless there are holes, too.\n"
 "\n"
 "Reasons, ages and lengths of pauses come from debugfs, which only root may read. The last number of\n"
 "a histogram (32768 ms, 2097152 us) stands for whatever is longer, too.\n"
@@ -1244,11 +1298,12 @@ static const char notes[] =
 
 static double positive(const char *text, double least, const char *what)
 {
+	const double most = 1e6;
 	char *end;
 	double v = strtod(text, &end);
 
-	if (!isdigit((unsigned char)*text) || *end || !(v >= least && v <= 1e6))
-		errx(USAGE, "%s is no %s", text, what);
+	if (!isdigit((unsigned char)*text) || *end || !(v >= least && v <= most))
+		errx(USAGE, "%s is no %s (%.7g to %.7g)", text, what, least, most);
 	return v;
 }
 
@@ -1267,7 +1322,7 @@ static void help(void)
 		printf("  %-28s  %s\n", counters[i].key, counters[i].help);
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
 	static const struct option names[] = {
 		{ "once", no_argument, NULL, '1' },
@@ -1284,7 +1339,7 @@ int main(int argc, char **argv)
 	static const int ending[] = { SIGINT, SIGTERM, SIGHUP };
 	struct sigaction old;
 	bool recording = argc > 1 && !strcmp(argv[1], "record");
-	bool reporting = argc > 1 && !strcmp(argv[1], "report");
+	bool reporting = argc > 1 && !strcmp(argv[1], "report"), looking;
 	FILE *out = stdout;
 	int i, c;
 
@@ -1320,9 +1375,10 @@ int main(int argc, char **argv)
 	argv += optind;
 	if (strlen(root) > 200)
 		errx(USAGE, "the name of that directory is too long");
-	if (reporting ? o.once || o.since || o.detail || o.json || o.trace || o.out || argc > 1 :
-	    o.svg || argc > 2 || (recording ? o.once || o.since || o.detail : !!o.out) ||
-	    ((o.once || o.since) && (o.detail || o.trace || argc)))
+	looking = o.once || o.since;
+	if (reporting ? looking || o.detail || o.json || o.trace || o.out || *root || argc > 1 :
+	    o.svg || argc > 2 || (recording ? looking || o.detail : !!o.out) ||
+	    (o.detail && o.json) || (looking && (o.detail || o.trace || argc)))
 		errx(USAGE, "these do not go together, see tlbstat --help");
 	if (reporting)
 		return report(argc ? *argv : "tlbstat.jsonl", o.svg);
@@ -1330,7 +1386,7 @@ int main(int argc, char **argv)
 		o.interval = positive(argv[0], 0.01, "interval in seconds");
 	if (argc > 1)
 		o.count = positive(argv[1], 1, "number of samples");
-	if (o.once || o.since)
+	if (looking)
 		return look_once();
 
 	/* Whoever ignores one, as nohup does, means it. */
@@ -1353,4 +1409,13 @@ int main(int argc, char **argv)
 	if (o.trace)
 		trace_begin();
 	return watch(out);
+}
+
+int main(int argc, char **argv)
+{
+	int status = run(argc, argv);
+
+	if (fflush(stdout) || ferror(stdout))
+		err(FAILURE, "standard output");
+	return status;
 }
