@@ -64,9 +64,7 @@ def measured(suite, context, again):
     suites.SUITES[suite].run(result)
     new = {"suite": suite, "about": suites.SUITES[suite].about, "key": key, "kver": context.kver,
            "seconds": round(time.monotonic() - begin), **result.json()}
-    part = place.with_suffix(".part")
-    part.write_text(json.dumps(new, indent=1))
-    part.replace(place)
+    common.store(place, new)
     return new
 
 

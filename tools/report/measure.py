@@ -44,6 +44,9 @@ LIMITS = {
 # more flushes.
 TIME_LIMIT = {"arm64": {"split_anon": 0.33}, "x86_64": {}}
 
+# Parameters of hvo: an emulated CPU may not run for many milliseconds, so that pauses would be given up.
+PATIENT = {"ack_timeout_us": 200000, "pause_budget_us": 1000000, "duty_pct": 100}
+
 # How far a count may be above that of stock and still be the same, as a share and in operations a region. Timers
 # and kernel threads add some (TLBI hardly, DSB ISH a dozen in a region of a tenth of a second); how many CPUs
 # an x86 shootdown interrupts depends on which of them happened to be idle.

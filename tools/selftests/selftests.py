@@ -12,7 +12,8 @@ HugeTLB pages on stock and on the checked image, whose pools give their struct p
 
 Every command of a test has a boot of its own, so that one which hangs takes no other with it. Exit status 1
 if the second is worse in a case, and not by chance, see compare(); or if --move moved nothing, see unmoved(); or if
---hvo gave no struct page back. The cases are in build/selftests/ARCH[-migrc][-move][-hvo]/results.json, the consoles beside it.
+--hvo gave no struct page back. The cases are in build/selftests/ARCH[-migrc][-move][-hvo]/results.json, the consoles
+beside it.
 """
 
 import argparse
@@ -66,7 +67,6 @@ ARGUMENTS = {
 RESERVE = {"hugetlb-read-hwpoison": "echo 8 > /proc/sys/vm/nr_hugepages"}
 # Two nodes for migration; the swap for MADV_PAGEOUT. The other tests reserve their HugeTLB pages themselves.
 GUEST = {"smp": 4, "mem": "4G", "nodes": 2, "disk": "512M", "swap": "zram:512M"}
-PATIENT = {"ack_timeout_us": 200000, "pause_budget_us": 1000000, "duty_pct": 100}
 REPEATS = 5
 # Of a boot with migrc, and the width of the column.
 FIGURES = {"migrc_deferred": 10, "migrc_denied": 10, "migrc_flush": 10, "oracle_accesses": 14, "oracle_declares": 12}
@@ -84,7 +84,7 @@ RANK = {"pass": 0, "xfail": 0, "skip": 1, "missing": 1, "fail": 2, "timeout": 2}
 CASE = re.compile(r"^\s*(not )?ok \d+\b *(?:- )?(.*?)\s*$", re.M)
 DIRECTIVE = re.compile(r"\s*# *(SKIP|XFAIL|XPASS|error)\b\s*", re.I)
 MEASURED = re.compile(r"\(\d+(\.\d+)?%\)")
-VMSTAT = re.compile(r"^((?:migrc|pgmigrate|cpu_pause|hvo)_?\w*) (\d+)$", re.M)
+VMSTAT = re.compile(r"^((?:migrc_|pgmigrate_|cpu_pause|hvo_)\w*) (\d+)$", re.M)
 MOVER = re.compile(r'^\{"test":"migrc_mover",.*\}$', re.M)
 # Of the mover, which pauses for 20 ms after each: a test that is over before may have come between two.
 SWEEPS = 10
@@ -329,7 +329,7 @@ def boot(options, side, name, command, program, log):
     job += f"cd /mnt\ntimeout -s KILL {limit} /selftests/{command}\nstatus=$?\n"
     job += "kill $mover 2> /dev/null\nwait $mover\ngrep '^{' /tmp/mover\n" if options.move else ""
     job += "echo 0 > /proc/sys/vm/migrc_enable\n" if side.migrc else ""
-    job += "grep -E '^(tlb_batch|migrc|pgmigrate|cpu_pause|hvo)_?' /proc/vmstat\nexit $status"
+    job += "grep -E '^(tlb_batch_|migrc_|pgmigrate_|cpu_pause|hvo_)' /proc/vmstat\nexit $status"
     result = measure.again(lambda: guest.boot(
         side.kernel, options.arch, job=job, files={f"selftests/{program.name}": program}, log=log,
         append=f"{side.append} {measure.APPEND[options.arch]}".strip(), timeout=limit + 120, oracle=side.oracle, **GUEST))
@@ -414,8 +414,7 @@ def choose(options):
 
     ours = "echo 1 > /proc/sys/vm/tlb_batch"
     if options.hvo:
-        # An emulated CPU may not run for many milliseconds: pauses would be given up, and nothing optimised.
-        patient = "".join(f" && echo {value} > /sys/module/hvo/parameters/{name}" for name, value in PATIENT.items())
+        patient = "".join(f" && echo {value} > /sys/module/hvo/parameters/{name}" for name, value in measure.PATIENT.items())
         return {"stock": side(options.stock, "stock-selftests"),
                 "hvo": side(options.ours, "checked", append="kunit.enable=0",
                             setup=f"{ours} && echo 1 > /proc/sys/vm/hugetlb_optimize_vmemmap{patient}")}

@@ -421,10 +421,7 @@ counters() { awk 'BEGIN { printf "{\\"vmstat\\":1" } { printf ",\\"%s\\":%s", $1
 set_to() { [ ! -e "$1" ] || echo "$2" > "$1"; }
 set_to /proc/sys/vm/migrc_enable 1
 set_to /proc/sys/vm/hugetlb_optimize_vmemmap 1
-# An emulated CPU may not run for many milliseconds.
-set_to /sys/module/hvo/parameters/ack_timeout_us 200000
-set_to /sys/module/hvo/parameters/pause_budget_us 1000000
-set_to /sys/module/hvo/parameters/duty_pct 100
+PATIENT
 tlbstat --json --once > /tmp/before
 cat /tmp/before
 tlbstat record --trace -o /tmp/recording 0.5 -- tlb_batch_move_bench --pages 1024 --readers 2
@@ -436,7 +433,8 @@ tlbstat --json --since /tmp/before
 counters
 umount /sys/kernel/debug
 tlbstat 0.1 3 2>&1
-""".replace("POOL", str(TLBSTAT_POOL))
+""".replace("POOL", str(TLBSTAT_POOL)).replace("PATIENT", "\n".join(
+    f"set_to /sys/module/hvo/parameters/{name} {value}" for name, value in measure.PATIENT.items()))
 
 
 def watched(suite, arch, variant):
