@@ -48,6 +48,16 @@ void hvo_debug_report(void)
 }
 
 /*
+ * Until the system runs, the linear map is split where this CPU can bear it: it is the
+ * only one, or the others wait where they do not use it.
+ */
+static bool bears_live_split(void)
+{
+	return system_supports_bbml3() ||
+	       (system_state < SYSTEM_RUNNING && cpu_supports_bbml3());
+}
+
+/*
  * Blocks and tables must not replace each other while they are in use, where the CPUs
  * cannot bear that. The other changes that need a break, the kernel's own check finds
  * (CONFIG_DEBUG_VM, __check_safe_pte_update()).
@@ -56,8 +66,8 @@ void hvo_check_pmd(u64 old, u64 new)
 {
 	bool live = pmd_valid(__pmd(old)) && pmd_valid(__pmd(new));
 
-	WARN_ONCE(live && pmd_leaf(__pmd(old)) != pmd_leaf(__pmd(new)) &&
-		  !system_supports_bbml3(), "a live entry changed from %llx to %llx\n", old, new);
+	WARN_ONCE(live && pmd_leaf(__pmd(old)) != pmd_leaf(__pmd(new)) && !bears_live_split(),
+		  "a live entry changed from %llx to %llx\n", old, new);
 }
 
 struct probe {
@@ -284,7 +294,7 @@ static u64 race_pfn;
  */
 static int race_set(void *data, u64 ms)
 {
-	/* From where those of a pool come from. */
+	/* From where the folios of a pool come from. */
 	struct page *block = alloc_pages(GFP_HIGHUSER_MOVABLE, MAX_PAGE_ORDER);
 	const unsigned int order = MAX_PAGE_ORDER - 2;
 	struct page *page;

@@ -171,8 +171,10 @@ fn release(unflushed: Unflushed<FolioChain>, reason: DrainReason, begin: u64, he
     let flushed = unflushed.flush(&mut Drained(mms));
 
     let (pages, mms, since) = (flushed.pages, flushed.mms, flushed.since);
-    // SAFETY: The witness says that no TLB leads to them, and the references are ours to drop.
-    unsafe { bindings::migrc_release(flushed.into_chain().into_raw(), held) };
+    // SAFETY: The witness says that no TLB leads to them.
+    let first = unsafe { flushed.into_chain().into_raw() };
+    // SAFETY: As above, and the references are ours to drop.
+    unsafe { bindings::migrc_release(first, held) };
     // SAFETY: Adds to counters.
     unsafe { bindings::migrc_account_drain(reason, pages, mms, since, begin) };
 }

@@ -38,7 +38,8 @@ DEFINE_STATIC_KEY_FALSE(migrc_key);
 DEFINE_STATIC_KEY_FALSE(migrc_used_key);
 DEFINE_STATIC_KEY_FALSE(migrc_readmostly_key);
 
-#define AGE_BUCKETS	16
+/* The last one is of 2^15 ms and more: vm.migrc_max_age_ms is at most 60000. */
+#define AGE_BUCKETS	17
 /* Of a page: what a drain has to look at is bounded by this, not by who maps a library. */
 #define MAX_MAPPINGS	1024
 /* Deferrals in an mm that nothing has flushed: far from 2^32, which would look like none. */
@@ -616,13 +617,14 @@ static int migrc_readmostly_sysctl(const struct ctl_table *table, int write,
 	/* Without the dirty bit each page would seem not to be written to. */
 	if (migrc_readmostly && !(arch_migrc_hw_dirty() && migration_entry_supports_ad())) {
 		migrc_readmostly = 0;
-		return -EOPNOTSUPP;
+		ret = -EOPNOTSUPP;
 	}
+	/* It may have been on: a CPU that has no dirty bit can come up late. */
 	if (migrc_readmostly)
 		static_branch_enable(&migrc_readmostly_key);
 	else
 		static_branch_disable(&migrc_readmostly_key);
-	return 0;
+	return ret;
 }
 
 /* A shorter age counts from now on. */

@@ -133,7 +133,8 @@ pub(crate) struct RegisteredMm(*mut migrc_mm);
 impl RegisteredMm {
     /// # Safety
     ///
-    /// `mm` must be valid as long as this is used.
+    /// `mm` must be valid as long as this is used, and [`Self::see`] and [`Self::seen`] only in a
+    /// drain, of which there is one at a time.
     pub(crate) unsafe fn from_raw(mm: *mut migrc_mm) -> Self {
         // INVARIANT: By the safety requirements.
         Self(mm)
@@ -177,7 +178,8 @@ impl RegisteredMm {
 
         // Of most it is what it was: their cache lines, which readers share, are left alone.
         if self.seen() != seen {
-            // SAFETY: Valid; drains exclude each other, and nobody else uses this field.
+            // SAFETY: Valid, and by the safety requirements of `from_raw()` nobody else uses this
+            // field.
             unsafe { (*self.0).seen = seen.into_raw() };
         }
         seen
@@ -185,7 +187,7 @@ impl RegisteredMm {
 
     /// What [`Self::see`] has seen.
     pub(crate) fn seen(self) -> Generation {
-        // SAFETY: Valid; only drains use this field, one at a time.
+        // SAFETY: As in `see()`.
         Generation::from_raw(unsafe { (*self.0).seen })
     }
 

@@ -204,9 +204,10 @@ mod suite {
 
     /// Puts a source back.
     fn release(source: MigratedSource) {
-        let page = source.into_raw().as_ptr().cast();
+        // SAFETY: Nothing was ever mapped.
+        let page = unsafe { source.into_raw() }.as_ptr().cast();
 
-        // SAFETY: The reference is ours, and nothing was ever mapped.
+        // SAFETY: The reference is ours.
         unsafe { bindings::__free_pages(page, 0) };
     }
 
@@ -220,7 +221,8 @@ mod suite {
         chain.append(FolioChain::new());
         assert!(chain.is_empty());
         for (i, folio) in all.iter_mut().enumerate() {
-            let source = source()?.into_raw();
+            // SAFETY: It is not released.
+            let source = unsafe { source()?.into_raw() };
 
             *folio = source.as_ptr();
             // SAFETY: As in `source()`.
@@ -233,7 +235,8 @@ mod suite {
         chain.append(other);
         assert!(!chain.is_empty());
 
-        let mut next = chain.into_raw();
+        // SAFETY: As in `release()`.
+        let mut next = unsafe { chain.into_raw() };
         let mut found = 0;
         while !next.is_null() {
             let folio = next;

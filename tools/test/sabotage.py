@@ -164,7 +164,9 @@ REMOVALS = (
     migrc("off", "tlb_rs_abuse --case toggle --skip off", ARM64, boot=LARGE_BOOT),
     migrc("pressure,kswapd", "migrc_bounds --case pressure --rounds 1 --skip pressure,kswapd --expect-stale 1", ARM64,
           boot=options(mem="768M")),
+    # No memory that was there at boot goes offline on arm64.
     migrc("isolate", "migrc_bounds --case offline --skip isolate --expect-stale 1", X86_64, own=True),
+    migrc("isolate", "migrc_bounds --case hugetlb --skip isolate --expect-stale 1", ARM64),
     migrc("poison", "migrc_bounds --case poison --skip poison --expect-stale 1"),
     migrc("disarm", "migrc_bounds --case age --skip disarm --expect-stale 1", ARM64),
 
@@ -194,8 +196,6 @@ REVIEWED = {
     ("x86_64", "tlb_batch", "putback"): (NOT_THERE,),
     **{("x86_64", "migrc", rule): (ONE_THREAD,) for rule in ("pending", "fork", "recheck", "off", "pressure", "kswapd",
                                                             "disarm")},
-    ("arm64", "migrc", "isolate"): ("no memory that was there at boot goes offline, and an allocation of contiguous memory "
-                                    "that meets a held page tries another range; x86_64 shows it",),
 }
 # Rules that have no switch: memory order, which no emulator shows, and arithmetic, which is tested by itself.
 PROVEN = {

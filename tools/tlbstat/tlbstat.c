@@ -1290,7 +1290,7 @@ static const char notes[] =
 "then, unless there are holes, too.\n"
 "\n"
 "Reasons, ages and lengths of pauses come from debugfs, which only root may read. The last number of\n"
-"a histogram (32768 ms, 2097152 us) stands for whatever is longer, too.\n"
+"a histogram (65536 ms, 2097152 us) stands for whatever is longer, too.\n"
 "\n"
 "JSON: tlbstat (1: the version), time since 1970, uptime, boot_id, kernel, arch; then counters\n"
 "since the boot by the names above (null: missing), sysctl.NAME, hugetlb.SIZE (pages in a pool),\n"

@@ -63,8 +63,10 @@ enum Without {
     Done,
     DoneRelease,
     DoneAcquire,
-    /// Who panics says so to those that wait for it there.
+    /// Who panics says so to those that wait for it there, with what it did itself.
     Abandoned,
+    AbandonedRelease,
+    AbandonedAcquire,
 }
 
 struct Machine {
@@ -175,7 +177,8 @@ impl Machine {
             return;
         }
         if self.without != Without::Abandoned {
-            self.abandoned.store(true, Relaxed);
+            let order = self.order(Release, Without::AbandonedRelease);
+            self.abandoned.store(true, order);
         }
         if self.without != Without::Parity && state & 1 == 0 {
             return;
@@ -256,8 +259,11 @@ impl Machine {
             }
         } else {
             let order = self.order(Acquire, Without::DoneAcquire);
-            if !self.stop.done.load(order) && !self.abandoned.load(Relaxed) {
-                return Err(Waits::Done);
+            if !self.stop.done.load(order) {
+                let order = self.order(Acquire, Without::AbandonedAcquire);
+                if !self.abandoned.load(order) {
+                    return Err(Waits::Done);
+                }
             }
         }
         GOES_ON
@@ -408,9 +414,12 @@ const STOP: Cpu = |machine, _| {
     machine.use_entries();
     GOES_ON
 };
-/// Whoever comes last. `abandoned` orders nothing, so that the others may not rely on what was
-/// changed before the panic: they go on in order to be stopped.
-const STOP_AND_PANIC: Cpu = |machine, _| machine.run_and_stop(CHANGE_AND_PANIC);
+/// Whoever comes last. The others go on with the entries as they were when it panicked.
+const STOP_AND_PANIC: Cpu = |machine, _| {
+    machine.run_and_stop(CHANGE_AND_PANIC)?;
+    machine.use_entries();
+    GOES_ON
+};
 /// Never gets to where the others wait for it.
 const PANIC_BEFORE_STOP: Cpu = |machine, _| {
     machine.arm64_pause_abandon(machine.state.load(Relaxed));
@@ -626,6 +635,32 @@ fn all_wait_for_good_if_the_last_to_stop_panics_and_does_not_say_so() {
     let others = [STOP_AND_PANIC, STOP_AND_PANIC];
 
     check(Without::Abandoned, None, &[STOP_TOO_AND_PANIC], &others);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn what_the_last_to_stop_changed_before_its_panic_is_released() {
+    let others = [STOP_AND_PANIC, STOP_AND_PANIC];
+
+    check(
+        Without::AbandonedRelease,
+        None,
+        &[STOP_TOO_AND_PANIC],
+        &others,
+    );
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn what_the_last_to_stop_changed_before_its_panic_is_acquired() {
+    let others = [STOP_AND_PANIC, STOP_AND_PANIC];
+
+    check(
+        Without::AbandonedAcquire,
+        None,
+        &[STOP_TOO_AND_PANIC],
+        &others,
+    );
 }
 
 /// Nothing is changed then, and all may use the entries.

@@ -19,9 +19,9 @@
  * An IPI that waits for others can deadlock where stop_machine() cannot: a CPU that holds
  * a lock for reading stops here, another one waits for this lock with interrupts masked
  * and never gets here. So the wait has a timeout. When it expires, the pauser lets all go
- * on, and has changed nothing. With pseudo-NMIs that happens only if a CPU is in firmware
- * or not scheduled by its hypervisor. Whoever must succeed can use arm64_stop_cpus()
- * then, which waits in threads, and takes as long as threads need.
+ * on, and has changed nothing. With pseudo-NMIs that happens only if a CPU is in another
+ * one, in firmware, or not scheduled by its hypervisor. Whoever must succeed can use
+ * arm64_stop_cpus() then, which waits in threads, and takes as long as threads need.
  *
  * What a late CPU acknowledges carries the number of the pause, so that it is never
  * counted for another one. All eight SGIs are taken, hence the request comes with the
@@ -48,11 +48,12 @@ static u32 pause_state ____cacheline_aligned_in_smp;
 /* The last value of pause_state that the CPU stopped for. */
 static DEFINE_PER_CPU_ALIGNED(u32, pause_ack);
 
-/* Under the mutex: CPUs that are in neither the online mask nor gone. */
 static DEFINE_MUTEX(pause_mutex);
+/* Under the mutex: CPUs on their way up or down, see transit_begins(). */
 static unsigned int cpus_in_transit;
 static cpumask_t pause_mask;
 static unsigned int nr_paused;
+
 static bool abandoned;
 static bool hotplug_known __ro_after_init;
 
@@ -113,7 +114,7 @@ void arm64_pause_abandon(void)
 	if (hvo_skip(HVO_HOOK_ABANDON))
 		return;
 	/* Those that wait in threads. */
-	WRITE_ONCE(abandoned, true);
+	smp_store_release(&abandoned, true);
 	/* Unless the pauser just did. */
 	if (state & 1)
 		cmpxchg_release(&pause_state, state, state + 1);
@@ -253,7 +254,7 @@ static int noinstr __flatten stop_fn(void *arg)
 		smp_store_release(&stop->done, true);
 	} else {
 		/* As in arm64_pause_local_cpu(). */
-		while (!smp_load_acquire(&stop->done) && !READ_ONCE(abandoned))
+		while (!smp_load_acquire(&stop->done) && !smp_load_acquire(&abandoned))
 			cpu_relax();
 		isb();
 	}

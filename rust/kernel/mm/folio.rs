@@ -2,10 +2,10 @@
 
 //! Ownership of folios that were migrated away.
 //!
-//! The source of a migration is a [`MigratedSource`]: nothing maps it any more, and whoever has the
-//! value has the last reference. It can be put into a [`FolioChain`], and a chain can be released
-//! by C once no TLB leads to its folios. There is no other way to get rid of it, so that none is
-//! freed too early.
+//! The source of a migration is a [`MigratedSource`]: nothing maps it any more, and the value is
+//! the reference that keeps it from being freed. It can be put into a [`FolioChain`], and a chain
+//! can be released by C once no TLB leads to its folios. Safe code cannot free one earlier; a chain
+//! that is dropped leaks.
 
 use crate::{
     bindings,
@@ -44,9 +44,13 @@ impl MigratedSource {
         Self(folio)
     }
 
-    /// Gives the reference to the caller, who has to release it.
+    /// Gives the reference to the caller.
+    ///
+    /// # Safety
+    ///
+    /// It must not be released before no TLB leads to the folio.
     #[inline(always)]
-    pub fn into_raw(self) -> NonNull<bindings::folio> {
+    pub unsafe fn into_raw(self) -> NonNull<bindings::folio> {
         ManuallyDrop::new(self).0
     }
 }
@@ -107,7 +111,7 @@ impl FolioChain {
     /// Adds a source.
     #[inline(always)]
     pub fn push(&mut self, source: MigratedSource) {
-        let folio = source.into_raw().as_ptr();
+        let folio = ManuallyDrop::new(source).0.as_ptr();
 
         // SAFETY: It was a source, which is ours now.
         unsafe { Self::next(folio).write(self.first) };
@@ -142,8 +146,12 @@ impl FolioChain {
     }
 
     /// Gives all of them to the caller; null if there are none.
+    ///
+    /// # Safety
+    ///
+    /// They must not be released before no TLB leads to them.
     #[inline(always)]
-    pub fn into_raw(mut self) -> *mut bindings::folio {
+    pub unsafe fn into_raw(mut self) -> *mut bindings::folio {
         self.last = ptr::null_mut();
         replace(&mut self.first, ptr::null_mut())
     }

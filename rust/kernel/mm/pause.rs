@@ -7,7 +7,8 @@
 //! that stops the other CPUs: they cannot be left stopped, and nothing is broken while they run.
 //! The exception is [`Window::apply_live`], which breaks no entry.
 //!
-//! C header: [`include/linux/hvo.h`](srctree/include/linux/hvo.h)
+//! C headers: [`include/linux/hvo.h`](srctree/include/linux/hvo.h),
+//! [`arch/arm64/include/asm/pause.h`](srctree/arch/arm64/include/asm/pause.h)
 
 use crate::{
     bindings,
@@ -153,7 +154,8 @@ pub fn with_paused<R>(
 /// Calls `f` while all other CPUs wait in a thread of highest priority, as in `stop_machine()`.
 ///
 /// Fails with `EBUSY` if the CPU hotplug lock is not to be had. Otherwise as [`with_paused`], but
-/// it takes longer, and no CPU can hold it up.
+/// it takes longer, without a timeout: until each CPU has scheduled that thread. A lock that a
+/// stopped CPU has cannot hold it up.
 pub fn with_stopped<R: Send>(f: impl FnOnce(&mut PausedCpus<'_>) -> R + Send) -> Result<R> {
     struct Call<F, R> {
         f: Option<F>,

@@ -39,6 +39,7 @@
 
 #define COMPACT_MEMORY	"/proc/sys/vm/compact_memory"
 #define WATERMARKS	"/proc/sys/vm/watermark_scale_factor"
+#define MIN_FREE	"/proc/sys/vm/min_free_kbytes"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE	23
@@ -377,15 +378,17 @@ static size_t node_free(int node)
 
 /*
  * Base pages of @node, one of each @stride frames between @lo and @hi, in read-only
- * mappings of their own. The others of that memory are free again.
+ * mappings of their own. The others of that memory are free again: all but @spare bytes
+ * of what was free before.
  */
-static size_t scatter(struct migrc_set *set, int node, __u64 lo, __u64 hi, size_t stride)
+static size_t scatter(struct migrc_set *set, int node, size_t spare, __u64 lo, __u64 hi,
+		      size_t stride)
 {
 	size_t len, nr, i, n = 0, most = 8192;
 	char *base, *from;
 	__u64 pfn;
 
-	len = node_free(node) / 4 * 3 / SZ_2M * SZ_2M;
+	len = (node_free(node) - spare) / SZ_2M * SZ_2M;
 	base = tlb_rs_mmap(len, SZ_2M);
 	madvise(base, len, MADV_NOHUGEPAGE);
 	if (!tlb_rs_bind_node(base, len, node) || madvise(base, len, MADV_POPULATE_WRITE))
@@ -505,7 +508,7 @@ static void case_offline(long rounds, struct result *r)
 
 		if (write_in_time(path, "online_movable"))
 			ksft_exit_fail_msg("memory block %d does not come back\n", block);
-		scatter(&set, 1, lo, lo + size / psize, 16);
+		scatter(&set, 1, node_free(1) / 4, lo, lo + size / psize, 16);
 		r->armed += hold_scattered(&set, 1);
 		err = write_in_time(path, "offline");
 		if (err)
@@ -519,6 +522,9 @@ static void case_offline(long rounds, struct result *r)
 	}
 	write_in_time(path, "online");
 }
+
+/* Less than the smallest gigantic page. */
+#define SPARE		(24UL << 20)
 
 static const char *gigantic;
 
@@ -557,11 +563,14 @@ static void case_hugetlb(long rounds, struct result *r)
 		r->why = "no gigantic page to be had, not even with an empty ledger";
 		return;
 	}
+	/* By default nobody gets the last ones of a node. */
+	if (!tlb_rs_setting(MIN_FREE, "4096"))
+		ksft_exit_fail_msg("no other " MIN_FREE "\n");
 	for (round = 0; round < rounds; round++) {
 		bool ok;
 
-		/* In each 4 MiB, so that there is no place without. */
-		scatter(&set, 1, 0, ~0ULL, (4UL << 20) / psize);
+		/* In each 4 MiB, and of no range was all free: so there is none without. */
+		scatter(&set, 1, SPARE, 0, ~0ULL, (4UL << 20) / psize);
 		r->armed += hold_scattered(&set, 1);
 		ok = allocate_gigantic(1);
 		r->stale += !ok;
@@ -571,6 +580,7 @@ static void case_hugetlb(long rounds, struct result *r)
 		r->stale += !!end_scatter(&set);
 		migrc_drain();
 	}
+	tlb_rs_restore(MIN_FREE);
 }
 
 /* --- denied, thp, compaction, poison, nested ---------------------------------------- */
@@ -621,7 +631,7 @@ static bool denied_compaction(void)
 	struct migrc_set set;
 	bool ok;
 
-	scatter(&set, 1, 0, ~0ULL, 64);
+	scatter(&set, 1, node_free(1) / 4, 0, ~0ULL, 64);
 	migrc_read(&before);
 	ok = !write_in_time(COMPACT_MEMORY, "1") &&
 	     denied_since("reason", count, &before);
