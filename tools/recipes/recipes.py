@@ -118,8 +118,10 @@ LOADS = {
     "move": f"tlb_batch_move_bench --pages {PAGES} --readers 2\n"
             "while ! grep -q '^migrc_held 0$' /proc/vmstat; do sleep 1; done\n",
     "pool": f"{PATIENT}echo 64 > {POOL}\necho 0 > {POOL}\n",
-    # No CPU answers in a microsecond.
-    "late": f"{PATIENT}echo 1 > {HVO}/ack_timeout_us\necho 2 > {HVO}/retries\necho 64 > {POOL}\necho 0 > {POOL}\n",
+    # Few answer in a microsecond. But who waits may itself not run until they have.
+    "late": f"{PATIENT}echo 1 > {HVO}/ack_timeout_us\necho 2 > {HVO}/retries\n"
+            f"for i in $(seq 50); do\necho 64 > {POOL}\necho 0 > {POOL}\n"
+            "if grep -q '^cpu_pause_cancelled [1-9]' /proc/vmstat; then break; fi\ndone\n",
 }
 LOAD = """set -e
 trap 'echo $? > /tmp/load.status' EXIT

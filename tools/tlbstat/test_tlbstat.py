@@ -395,12 +395,14 @@ class Tlbstat(unittest.TestCase):
     def uptimes(self):
         return [json.loads(line)["uptime"] for line in (self.tmp / "r").read_text().splitlines()]
 
-    def lines_of(self, path, n):
-        """Wait for them."""
+    def wait_for(self, condition, otherwise):
         end = time.monotonic() + 20
-        while not path.exists() or path.read_text().count("\n") < n:
-            self.assertLess(time.monotonic(), end, f"{path} has no {n} lines")
+        while not condition():
+            self.assertLess(time.monotonic(), end, otherwise)
             time.sleep(0.02)
+
+    def lines_of(self, path, n):
+        self.wait_for(lambda: path.exists() and path.read_text().count("\n") >= n, f"{path} has no {n} lines")
 
     def test_recording_that_was_stopped(self):
         """It does not make up for what it missed."""
@@ -467,8 +469,8 @@ class Tlbstat(unittest.TestCase):
                 # A second one would come now.
                 time.sleep(0.2)
                 # Two signals of the same number are one as long as the first is pending.
-                while not re.search(r"^ShdPnd:\t0+$", Path(f"/proc/{pid}/status").read_text(), re.M):
-                    time.sleep(0.01)
+                self.wait_for(lambda: re.search(r"^ShdPnd:\t0+$", Path(f"/proc/{pid}/status").read_text(), re.M),
+                              "a signal stays pending")
                 act()
         except BaseException:
             os.kill(pid, signal.SIGKILL)

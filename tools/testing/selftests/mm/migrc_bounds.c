@@ -378,8 +378,8 @@ static size_t node_free(int node)
 
 /*
  * Base pages of @node, one of each @stride frames between @lo and @hi, in read-only
- * mappings of their own. The others of that memory are free again: all but @spare bytes
- * of what was free before.
+ * mappings of their own. All that is free there but @spare bytes is filled first, and the
+ * others of these pages are free again.
  */
 static size_t scatter(struct migrc_set *set, int node, size_t spare, __u64 lo, __u64 hi,
 		      size_t stride)
