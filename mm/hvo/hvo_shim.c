@@ -97,9 +97,9 @@ module_param(duty_pct, uint, 0644);
 MODULE_PARM_DESC(duty_pct, "share of the time that the other CPUs may be stopped for, in percent");
 
 /*
- * With pseudo-NMIs only another one, firmware and hypervisors make a CPU late; without,
- * whoever has interrupts masked, and it might be for a lock that a CPU holds which has
- * stopped.
+ * With pseudo-NMIs only another pseudo-NMI, firmware and hypervisors make a CPU late;
+ * without, whoever has interrupts masked, and it might be for a lock that a CPU holds
+ * which has stopped.
  */
 static unsigned int default_timeout_us(void)
 {

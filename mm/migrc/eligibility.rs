@@ -15,7 +15,7 @@ macro_rules! facts {
         pub enum Deny { $($(#[$doc])* $name = $bit),* }
 
         impl Deny {
-            /// All of them, in the order in which they are looked for.
+            /// All of them: of several the first is counted.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
         }
     };

@@ -92,8 +92,8 @@ impl Registered {
     ///
     /// # Safety
     ///
-    /// None of them may be removed as long as the iterator is used, and only one may be used to
-    /// flush at a time. More may be added.
+    /// None of them may be removed as long as the iterator is used, and only one may be used
+    /// for [`RegisteredMm::see`] and [`RegisteredMm::seen`] at a time. More may be added.
     pub(crate) unsafe fn iter(&self) -> Iter {
         // INVARIANT: The first, by the type invariants of `Registered` and the requirements here.
         Iter(self.first)
@@ -133,8 +133,8 @@ pub(crate) struct RegisteredMm(*mut migrc_mm);
 impl RegisteredMm {
     /// # Safety
     ///
-    /// `mm` must be valid as long as this is used, and [`Self::see`] and [`Self::seen`] only in a
-    /// drain, of which there is one at a time.
+    /// `mm` must be valid as long as this is used, and [`Self::see`] and [`Self::seen`] by one user
+    /// at a time.
     pub(crate) unsafe fn from_raw(mm: *mut migrc_mm) -> Self {
         // INVARIANT: By the safety requirements.
         Self(mm)
@@ -178,8 +178,8 @@ impl RegisteredMm {
 
         // Of most it is what it was: their cache lines, which readers share, are left alone.
         if self.seen() != seen {
-            // SAFETY: Valid, and by the safety requirements of `from_raw()` nobody else uses this
-            // field.
+            // SAFETY: Valid, and by the safety requirements of `from_raw()` and `Registered::iter()`
+            // nobody else uses this field.
             unsafe { (*self.0).seen = seen.into_raw() };
         }
         seen

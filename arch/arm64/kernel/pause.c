@@ -20,8 +20,8 @@
  * a lock for reading stops here, another one waits for this lock with interrupts masked
  * and never gets here. So the wait has a timeout. When it expires, the pauser lets all go
  * on, and has changed nothing. With pseudo-NMIs that happens only if a CPU is in another
- * one, in firmware, or not scheduled by its hypervisor. Whoever must succeed can use
- * arm64_stop_cpus() then, which waits in threads, and takes as long as threads need.
+ * pseudo-NMI, in firmware, or not scheduled by its hypervisor. Whoever must succeed can
+ * use arm64_stop_cpus() then, which waits in threads, and takes as long as they need.
  *
  * What a late CPU acknowledges carries the number of the pause, so that it is never
  * counted for another one. All eight SGIs are taken, hence the request comes with the

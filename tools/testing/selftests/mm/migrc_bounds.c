@@ -569,7 +569,7 @@ static void case_hugetlb(long rounds, struct result *r)
 	for (round = 0; round < rounds; round++) {
 		bool ok;
 
-		/* In each 4 MiB, and of no range was all free: so there is none without. */
+		/* In each 4 MiB that has free memory, and no range was all free. */
 		scatter(&set, 1, SPARE, 0, ~0ULL, (4UL << 20) / psize);
 		r->armed += hold_scattered(&set, 1);
 		ok = allocate_gigantic(1);

@@ -5,7 +5,7 @@
  *   main (CPU 0)                         R (CPU 1)
  *   P becomes read-only, has an old      reads P all the time, without a system
  *   value, and R reads it                call: P is in its TLB
- *   moves 256 pages, P the last: the
+ *   moves 32 pages, P the last: the
  *   flush is deferred
  *   stores a new value to P, in the
  *   way that the case is about
