@@ -12,7 +12,7 @@ NEED = $(PYTHON) tools/kernel/toolchain.py need
 GUEST = $(PYTHON) tools/guest/guest.py
 # Not passed on unless given: "auto" prefers 7.3.
 kver_asked = $(if $(filter file,$(origin KVER)),auto,$(KVER))
-where = $(if $(KDIR),--kdir '$(KDIR)') --kver $(kver_asked)
+where = $(if $(KDIR),--kdir '$(call quoted,$(KDIR))') --kver $(kver_asked)
 # dash does not expand the ~ of make INITRD=~/my.gz; kernel.py does it for itself.
 home = $(patsubst ~/%,$(HOME)/%,$(1))
 # Inside of single quotes of the shell.
@@ -140,13 +140,13 @@ setup:
 	@$(NEED) kernel guest test
 
 source edit refresh:
-	@$(KERNEL) $@ $(where) $(if $(PATCH),--patch '$(PATCH)')
+	@$(KERNEL) $@ $(where) $(if $(PATCH),--patch '$(call quoted,$(PATCH))')
 
 apply unapply:
-	@$(KERNEL) $@ $(if $(KDIR),--kdir '$(KDIR)')
+	@$(KERNEL) $@ $(if $(KDIR),--kdir '$(call quoted,$(KDIR))')
 
 series:
-	@$(KERNEL) series $(where) $(if $(OUT),--out '$(OUT)')
+	@$(KERNEL) series $(where) $(if $(OUT),--out '$(call quoted,$(OUT))')
 
 # Not ARCH's default: this machine's own is the one that has a configuration.
 deb deb-config:

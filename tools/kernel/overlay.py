@@ -128,7 +128,8 @@ class Tree:
                         self.keep_edits(self.touched(m.group(1)), m.group(1)))
             return (f"patch {m.group(1)} does not apply to {names} in {self.path} (Linux {dotted(self.ver)})\n" +
                     "\n".join("  " + l for l in out.splitlines() if "FAILED" in l or "can't find" in l) +
-                    f"\n  fix patches/{m.group(1)}, or add one for this version as patches/{dotted(self.ver[:2])}/{m.group(1)}")
+                    f"\n  it is not as in the kernel that the series is for; fix patches/{m.group(1)}, or add one for "
+                    f"this version as patches/{dotted(self.ver[:2])}/{m.group(1)}")
         if m := re.search(r"patch (\S+) needs to be refreshed", out):
             return (f"{self.path} has edits in files of patch {m.group(1)} that are not written back\n" +
                     self.keep_edits(self.touched(m.group(1)), m.group(1)))
@@ -268,6 +269,23 @@ class Tree:
             raise Fail(f"{self.path}: {', '.join(e)} was edited and not written back to the series\n" +
                        self.keep_edits(e, owner))
 
+    def reverted(self):
+        """Patched files that somebody else, as git does, has taken back to what they were."""
+        before = self.originals()
+        return [f for f in self.edited() if f in before and
+                (filecmp.cmp(before[f], self.path / f, shallow=False) if (self.path / f).exists()
+                 else not before[f].stat().st_size)]
+
+    def refuse_reverted(self):
+        if r := self.reverted():
+            raise Fail(f"{self.path}: {', '.join(r)} is as before the series again, by git or by hand\n"
+                       f"  what the series made of it:\n    {self.drop_edits(r)}\n"
+                       f"  then the same command again, or make unapply KDIR={shlex.quote(str(self.path))}")
+
+    def drop_edits(self, files):
+        return f"(cd {shlex.quote(str(self.path))} && " \
+               f"for f in {' '.join(map(shlex.quote, files))}; do cp {STATE}/clean/$f $f; done)"
+
     def in_build(self):
         """Whether make refresh looks at it: not at a tree of the user's own."""
         return self.path.name == "linux" and self.path.parent.parent == BUILD
@@ -276,7 +294,7 @@ class Tree:
         """What to do about edits of patched files."""
         there, saved = (shlex.quote(str(p)) for p in (self.path, f"{self.path}-edits.diff"))
         each = f"(cd {there} && for f in {' '.join(map(shlex.quote, files))}; do "
-        drop = each + f"cp {STATE}/clean/$f $f; done)"
+        drop = self.drop_edits(files)
         if self.in_build():
             return f"  keep the edit: make refresh PATCH={patch}; or drop it:\n    {drop}"
         return (f"  save the edits:\n    {each}diff -uN {STATE}/clean/$f $f; done) > {saved}\n"
@@ -446,6 +464,7 @@ def apply(kdir, root=ROOT):
     if fresh and not supported(ver, root):
         say(f"note: Linux {dotted(ver)} is untested; {KVERS[0]} is supported")
     tree.recover()
+    tree.refuse_reverted()
     want, have, same = tree.difference()
     if not same == len(want) == len(have):
         scratch(kdir, ver, root, tree.originals())
@@ -468,7 +487,7 @@ def apply(kdir, root=ROOT):
         "  Batch TLB invalidation of unmapped pages in ranges, and the next ones; or there:\n"
         f"    {hint(kdir)}\n"
         "  what a build needs: make doctor; a package of it: the same make with bindeb-pkg\n"
-        f"  undo: make unapply KDIR={kdir}")
+        f"  undo: make unapply KDIR={shlex.quote(str(kdir))}")
     return 0
 
 
@@ -568,6 +587,8 @@ def refresh(tree, base, patch=None):
     if patch not in tree.applied():
         if (tree.patches / patch).exists():
             raise Fail(f"patch {patch} is not applied to {tree.path}: run make kernel first")
+        if not edited + tree.edited():
+            raise Fail(f"no patch {patch} in the series, and no edits in {tree.path} for a new one")
         say(f"new patch {patch}, at the end of the series")
         tree.quilt("new", patch)
         (tree.state / "pc" / patch).mkdir(exist_ok=True)

@@ -8,6 +8,7 @@ import configparser
 import fnmatch
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -226,5 +227,5 @@ def series(out, tree, root=ROOT):
         say(f"{out / m}: {len(list((out / m).glob('*.patch'))) - 1} patches and a cover letter")
     # Without --empty=drop git am stops at a cover letter.
     say(f"for Linux {dotted(ver)}; on a git tree of it: git am --empty=drop " +
-        " ".join(f"{out / m}/*.patch" for m in mechanisms))
+        " ".join(f"{shlex.quote(str(out / m))}/*.patch" for m in mechanisms))
     return 0

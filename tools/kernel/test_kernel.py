@@ -422,6 +422,21 @@ class Own(Case):
         for f in ("mm/rmap.c", "mm/vmscan.c"):
             self.assertEqual(RMAP + "int mine;\n", (self.kdir / f).read_text())
 
+    def test_reverted_by_git(self):
+        """What somebody has taken back is not "already applied", and the command that is printed brings it back."""
+        stock = (self.kdir / "mm/rmap.c").read_text()
+        before = contents(self.kdir)
+        self.ok("apply", "--kdir", self.kdir)
+        applied = contents(self.kdir)
+        write(self.kdir, {"mm/rmap.c": stock})
+        out = self.fails(("apply", "--kdir", self.kdir), "mm/rmap.c is as before the series again")
+        self.assertEqual(stock, (self.kdir / "mm/rmap.c").read_text())
+        self.shell(re.search(r"(?m)^    (.*)", out).group(1))
+        self.assertEqual(applied, contents(self.kdir))
+        self.assertIn("already applied", self.ok("apply", "--kdir", self.kdir))
+        self.ok("unapply", "--kdir", self.kdir)
+        self.assertEqual(before, contents(self.kdir))
+
     def test_advice_about_edits_of_new_files(self):
         ours = ("mm/Kconfig.rust", "mm/tlb_batch/lib.rs")
         before = contents(self.kdir)
@@ -1207,6 +1222,8 @@ class Built(Case):
         self.assertEqual(["1.patch", "2.patch", "3.patch"], self.patch("series").split())
         self.assertIn("--- a/mm/vmscan.c\n+++ b/mm/vmscan.c\n", self.patch("3.patch"))
         self.sync()
+        self.fails(("refresh", "--kdir", self.kdir, "--patch", "4.patch"), "no edits")
+        self.assertEqual(["1.patch", "2.patch", "3.patch"], self.patch("series").split())
 
     def test_unwritten_edit_stops_a_pop(self):
         self.sync()

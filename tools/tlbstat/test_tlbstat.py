@@ -253,6 +253,18 @@ class Tlbstat(unittest.TestCase):
         self.assertEqual(enable.read_text(), "0")
         self.assertIsNone(self.sample()["trace_lost"])
 
+    def test_what_was_left_by_a_kill(self):
+        """An instance of a process that is no more is removed, that of one that lives is not."""
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        instances = self.root / "sys/kernel/tracing/instances"
+        for name in (f"tlbstat.{gone.pid}", f"tlbstat.{os.getpid()}", "tlbstat.mine", "other.1"):
+            (instances / name).mkdir(parents=True)
+        self.run_it("--trace", "0.01", "1", quiet=False)
+        left = {p.name for p in instances.iterdir()}
+        self.assertLessEqual({f"tlbstat.{os.getpid()}", "tlbstat.mine", "other.1"}, left)
+        self.assertNotIn(f"tlbstat.{gone.pid}", left)
+
     def test_trace_that_lost_events(self):
         # The name of a task is no line of the kernel's.
         event = MIGRATED.format(5, "damon")
@@ -353,6 +365,23 @@ class Tlbstat(unittest.TestCase):
         self.assertIn("flushes pages: pages whose flushes were batched, per second", drawn)
         self.assertIn(" pages denied, by reason", drawn)
         self.assertIn("10 s", drawn)
+
+    def test_the_recording_before_is_kept(self):
+        self.record()
+        before = (self.tmp / "r").read_bytes()
+        self.run_it("record", "-o", self.tmp / "r", "--", "no-such-command", status=127)
+        self.assertEqual(before, (self.tmp / "r.old").read_bytes())
+        self.assertEqual(1, (self.tmp / "r").read_bytes().count(b"\n"))
+
+    def test_plots_do_not_overwrite_the_recording(self):
+        self.record()
+        before = (self.tmp / "r").read_bytes()
+        (self.tmp / "link").unlink(missing_ok=True)
+        (self.tmp / "link").symlink_to("r")
+        for svg in ("r", "link"):
+            self.assertIn("is the recording", self.run_it("report", "--svg", svg, "r", status=2).stderr)
+        self.assertEqual(before, (self.tmp / "r").read_bytes())
+        xml.etree.ElementTree.fromstring(self.run_it("report", "--svg", "-", "r").stdout)
 
     def test_report_over_a_boot(self):
         first, second = self.sample(), self.sample(root=write(self.root, LATER))
@@ -577,6 +606,11 @@ class Tlbstat(unittest.TestCase):
                                    env=self.env, cwd=self.tmp, check=False, timeout=60)
             self.assertEqual(p.returncode, 1, words)
             self.assertEqual(p.stderr.count("No space left on device"), 1, p.stderr)
+
+    def test_reader_that_has_enough(self):
+        p = subprocess.run(["sh", "-c", f"{self.tmp}/tlbstat --root {self.root} 0.01 | head -n 2"], env=self.env,
+                           capture_output=True, text=True, check=False, timeout=60)
+        self.assertEqual((p.stdout.count("\n"), p.stderr), (2, ""))
 
     def test_help_explains_every_column(self):
         text = self.run_it("--help").stdout

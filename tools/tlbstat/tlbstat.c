@@ -385,12 +385,29 @@ static void trace_end(void)
 	rmdir(trace_dir);
 }
 
+/* Instances of those that were killed: they count for ever. */
+static void trace_tidy(void)
+{
+	DIR *dir = opendir(path("/sys/kernel/tracing/instances"));
+	struct dirent *e;
+	int pid;
+
+	if (!dir)
+		return;
+	while ((e = readdir(dir)))
+		if (sscanf(e->d_name, "tlbstat.%d", &pid) == 1 && pid > 0 && kill(pid, 0) &&
+		    errno == ESRCH)
+			unlinkat(dirfd(dir), e->d_name, AT_REMOVEDIR);
+	closedir(dir);
+}
+
 /* In an instance of its own: nothing else that is traced is disturbed. */
 static void trace_begin(void)
 {
 	char name[400];
 	int fd = -1;
 
+	trace_tidy();
 	snprintf(trace_dir, sizeof(trace_dir), "%s",
 		 path("/sys/kernel/tracing/instances/tlbstat.%d", getpid()));
 	if (mkdir(trace_dir, 0700)) {
@@ -1020,7 +1037,7 @@ static void svg_bars(FILE *out, int *panel, const struct sample *s, const char *
 
 static void write_svg(const char *name, const struct sample *sum)
 {
-	FILE *out = fopen(name, "we"), *body;
+	FILE *out = strcmp(name, "-") ? fopen(name, "we") : stdout, *body;
 	int i, panel = 0;
 	size_t size;
 	char *text;
@@ -1042,8 +1059,10 @@ static void write_svg(const char *name, const struct sample *sum)
 	fputs("<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n", out);
 	fprintf(out, "<text x=\"10\" y=\"20\">tlbstat: Linux %s %s</text>\n%s</svg>\n", sum->kernel,
 		sum->arch, text);
-	if (ferror(out) | fclose(out))
+	if (fflush(out) || ferror(out))
 		err(FAILURE, "%s", name);
+	if (out != stdout)
+		fclose(out);
 	free(text);
 }
 
@@ -1054,7 +1073,11 @@ static int report(const char *name, const char *svg)
 	FILE *f = open_recording(name);
 	int line = 0, skipped = 0;
 	double seconds = 0;
+	struct stat in, out;
 
+	if (svg && !fstat(fileno(f), &in) && !stat(svg, &out) && S_ISREG(in.st_mode) &&
+	    in.st_dev == out.st_dev && in.st_ino == out.st_ino)
+		errx(USAGE, "%s is the recording: --svg needs a file of its own", svg);
 	if (!next_sample(f, name, &line, was))
 		errx(FAILURE, "%s: there is no sample in it", name);
 	choose_columns(was);
@@ -1081,8 +1104,11 @@ static int report(const char *name, const char *svg)
 		warnx("%s: samples no later than the one before, left out: %d", name, skipped);
 	if (!nr_points)
 		errx(FAILURE, "%s: there are no two samples of one boot in it", name);
-	print_block(&sum, seconds, "recorded");
-	print_sparklines();
+	/* Plots on standard output are alone there. */
+	if (!svg || strcmp(svg, "-")) {
+		print_block(&sum, seconds, "recorded");
+		print_sparklines();
+	}
 	if (svg)
 		write_svg(svg, &sum);
 	return 0;
@@ -1134,6 +1160,14 @@ static pid_t start(char **command)
 	_exit(127);
 }
 
+/* Who reads no more, as head does, wants no message. */
+static void failed_output(const char *name)
+{
+	if (errno == EPIPE)
+		exit(FAILURE);
+	err(FAILURE, "%s", name ?: "standard output");
+}
+
 static void put(FILE *out, const struct sample *was, const struct sample *now, long i)
 {
 	static struct sample sum;
@@ -1150,7 +1184,7 @@ static void put(FILE *out, const struct sample *was, const struct sample *now, l
 		print_row(was, now);
 	}
 	if (fflush(out) || ferror(out))
-		err(FAILURE, "%s", o.out ?: "standard output");
+		failed_output(o.out);
 }
 
 /*
@@ -1263,10 +1297,11 @@ static const char usage[] =
 "  -t, --trace        count migrations by reason, with a tracepoint (root; not with -1, -s)\n"
 "  -r, --root DIR     read DIR/proc and DIR/sys: of the host in a container; for tests\n"
 "  -o, --output FILE  of record (tlbstat.jsonl; -: standard output)\n"
-"      --svg FILE     of report: plots\n"
+"      --svg FILE     of report: plots (-: instead of the text)\n"
 "\n"
-"record writes samples until COUNT, a signal, or the end of COMMAND, whose status it returns.\n"
-"report reads FILE (tlbstat.jsonl; -: standard input). Status 1: failed; 2: usage.\n"
+"record writes samples until COUNT, a signal, or the end of COMMAND, whose status it returns. A FILE\n"
+"that is there is kept as FILE.old. report reads FILE (tlbstat.jsonl; -: standard input). Status 1:\n"
+"failed; 2: usage.\n"
 "\n"
 "Columns. Groups of which the kernel has nothing are left out, a value that is missing is \"-\".\n"
 "All are per second but why, held, age_ms, max_us, saved and could:\n";
@@ -1320,6 +1355,24 @@ static void help(void)
 		printf("  %-18s %s\n", families[i].prefix, families[i].head);
 	for (i = 0; i < ARRAY_SIZE(counters); i++)
 		printf("  %-28s  %s\n", counters[i].key, counters[i].help);
+}
+
+/* One that is there is kept as FILE.old, as by perf record. */
+static FILE *new_recording(const char *name)
+{
+	struct stat st;
+	char *old;
+	FILE *f;
+
+	if (!stat(name, &st) && S_ISREG(st.st_mode) && st.st_size) {
+		if (asprintf(&old, "%s.old", name) < 0 || rename(name, old))
+			err(FAILURE, "%s.old", name);
+		free(old);
+	}
+	f = fopen(name, "we");
+	if (!f)
+		err(FAILURE, "%s", name);
+	return f;
 }
 
 static int run(int argc, char **argv)
@@ -1402,9 +1455,7 @@ static int run(int argc, char **argv)
 		o.json = true;
 		o.out = o.out ?: "tlbstat.jsonl";
 		if (strcmp(o.out, "-"))
-			out = fopen(o.out, "we");
-		if (!out)
-			err(FAILURE, "%s", o.out);
+			out = new_recording(o.out);
 	}
 	if (o.trace)
 		trace_begin();
@@ -1416,6 +1467,6 @@ int main(int argc, char **argv)
 	int status = run(argc, argv);
 
 	if (fflush(stdout) || ferror(stdout))
-		err(FAILURE, "standard output");
+		failed_output(NULL);
 	return status;
 }
