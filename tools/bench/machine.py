@@ -7,6 +7,7 @@ import math
 import shlex
 import statistics
 
+import common
 import guest
 import measure
 
@@ -54,7 +55,7 @@ def boot(context, arch, job, variant=None, **options):
                         **options)
     if result.exit_status:
         raise SystemExit(f"{text}\n{result.report()}")
-    done.write_text(json.dumps({"key": key, "records": result.records, "console": result.console}), encoding="utf-8")
+    common.store(done, {"key": key, "records": result.records, "console": result.console})
     return result.records, text, result.console
 
 

@@ -226,7 +226,7 @@ def pageout(result):
             result.table(f"{arch} -cpu {cpu}: MADV_PAGEOUT of 4096 pages, per page", head, rows, text)
             key = FLUSH[arch]
             result.compare_modes(MACHINES[arch, cpu], FLUSHES, found, key, text, names=PAGEOUT)
-            for name, by_mode in found.items():
+            for name, by_mode in complete(result, f"{arch} {cpu}", PAGEOUT, found):
                 stock, ours = (per_unit(by_mode[m], key) for m in (0, 1))
                 what = f"{arch} {cpu}: {PAGEOUT[name]}, {COUNTS[arch][key]} per page"
                 # Without range TLBI a batch of 32 pages is 32 TLBI: far less than what an ASID invalidation costs.
@@ -234,9 +234,6 @@ def pageout(result):
                     result.gate(f"{what}, 1/20 of stock", ours, stock / 20)
                 else:
                     result.not_above(what, key, stock, ours, by_mode[0][0]["units"], show=True)
-            for name in ("pageout_file", "pageout_anon_clean"):
-                if name not in found:
-                    result.gate(f"{arch} {cpu}: {PAGEOUT[name]}: was measured", None, None)
             if cpu == "max":
                 result.plot(f"{arch}: MADV_PAGEOUT, {COUNTS[arch][key]} per page", [PAGEOUT[n] for n in found], "",
                             {MODES[m]: [per_unit(by.get(m, []), key) for by in found.values()] for m in modes_of(found)},

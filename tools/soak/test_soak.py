@@ -141,7 +141,7 @@ class Running(unittest.TestCase):
     def run_main(self, *boots):
         with mock.patch.object(soak, "boot", side_effect=boots) as called, \
              mock.patch.object(soak, "stress_ng"), mock.patch.object(soak, "OUT", self.out), \
-             mock.patch.object(soak.subprocess, "run", return_value=mock.Mock(returncode=0)), \
+             mock.patch.object(soak.measure, "make"), \
              contextlib.redirect_stdout(io.StringIO()) as said, \
              mock.patch.object(sys, "argv", ["soak.py", "--minutes", "30", "--kernel", str(self.kernel)]):
             return soak.main(), called.call_count, said.getvalue()

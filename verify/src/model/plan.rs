@@ -31,6 +31,10 @@ pub fn check_windows(runs: &[(Work, bool)], budget: Budget, cost: Cost) {
             assert!(taken.iter().all(|run| !run.1));
         }
         at += window.runs;
+        // And only where it has to be.
+        if !window.whole && at < runs.len() {
+            assert!(!allows(budget, cost, window.work.plus(runs[at].0)), "room for a run more");
+        }
 
         let next = runs[at..].iter().position(|run| run.1);
         if let (true, Some(next)) = (window.whole, next) {

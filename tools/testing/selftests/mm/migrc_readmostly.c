@@ -56,7 +56,7 @@ static int fail(const char *why)
 	return KSFT_FAIL;
 }
 
-/* A case is a process of its own, which ends here; ksft_exit_fail_msg() would end the program. */
+/* A case is a process of its own; ksft_exit_fail_msg() would end the list of all of them. */
 #define die(fmt, ...) do {							\
 	ksft_print_msg("%s: " fmt, migrc_case, ##__VA_ARGS__);			\
 	fflush(stdout);								\

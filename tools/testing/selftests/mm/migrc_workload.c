@@ -745,8 +745,13 @@ static bool run(const struct workload *w)
 			ksft_print_msg("%s: %zu pages moved of %zu\n", w->name, moved,
 				       set.nr * moves);
 	}
-	if (by == BY_DAMON)
+	if (by == BY_DAMON) {
 		damon_stop();
+		if (!total.moved) {
+			ksft_print_msg("%s: DAMON moved nothing\n", w->name);
+			ok = false;
+		}
+	}
 	/* Pages that are only read, if they are not mapped as contiguous blocks. */
 	if (by != BY_BALANCE && !large && (w->file ? w->hot : !w->write && readmostly) &&
 	    total.deferred < total.moved / 2) {

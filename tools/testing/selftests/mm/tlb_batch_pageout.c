@@ -15,10 +15,10 @@
 #define _GNU_SOURCE
 #include <getopt.h>
 #include <sys/vfs.h>
+#include <linux/magic.h>
 
 #include "tlb_rs.h"
 
-#define EXT4_SUPER_MAGIC	0xEF53
 #define SEED			11
 
 static size_t nr_pages = 4096;

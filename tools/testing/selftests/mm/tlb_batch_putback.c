@@ -453,7 +453,7 @@ int main(int argc, char **argv)
 	int opt;
 
 	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "s:mh", options, NULL)) != -1) {
+	while ((opt = getopt_long(argc, argv, "s:md:h", options, NULL)) != -1) {
 		switch (opt) {
 		case 's':
 			skip = optarg;

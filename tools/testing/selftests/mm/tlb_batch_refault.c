@@ -443,7 +443,6 @@ static const struct act acts[] = {
 static bool reclaiming;
 static bool reclaim_done;
 static long clean;		/* rounds in which P was clean before */
-static long early;		/* rounds in which W's store did not wait */
 
 /* Until R has P in its TLB. */
 static void wait_for_reads(void)
@@ -511,7 +510,6 @@ static bool one_round(__u64 round)
 		store(page_p, new_value(round));
 	else	/* waits for nobody */
 		in_time = act->install() && !__atomic_load_n(&reclaim_done, __ATOMIC_ACQUIRE);
-	early += !__atomic_load_n(&reclaim_done, __ATOMIC_ACQUIRE);
 	__atomic_store_n(&sh->flag, round, __ATOMIC_RELEASE);
 
 	while (__atomic_load_n(&sh->ack, __ATOMIC_ACQUIRE) != round)
@@ -639,8 +637,8 @@ int main(int argc, char **argv)
 
 	printf("{\"test\":\"refault\",\"act\":\"%s\",\"tlb_batch\":%s,\"skip\":\"%s\",",
 	       act->name, tlb_batch_json(), skip);
-	printf("\"rounds\":%ld,\"clean\":%ld,\"late\":%ld,\"early\":%ld,\"stale\":%llu}\n",
-	       rounds, clean, late, early, sh->stale);
+	printf("\"rounds\":%ld,\"clean\":%ld,\"late\":%ld,\"stale\":%llu}\n", rounds, clean, late,
+	       sh->stale);
 	/* Rounds outside the window prove nothing. */
 	if (!act->advice && clean < rounds / 2)
 		ksft_test_result_fail("refault %s: P was clean in %ld of %ld rounds only\n",

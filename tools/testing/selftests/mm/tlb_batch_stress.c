@@ -275,7 +275,6 @@ static void fn_churn(struct job *job)
 		job->bad += tlb_rs_check(base, len, job->ops);
 		madvise(base, third, MADV_COLD);
 		mprotect(base, len, PROT_READ | PROT_WRITE);
-		munmap(base + third, third);
 		again = mmap(base + third, third, PROT_READ | PROT_WRITE,
 			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 		if (again == MAP_FAILED) {

@@ -19,11 +19,11 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
+#include <linux/magic.h>
 
 #include "tlb_rs.h"
 
 #define SPLIT_FILE		DEBUGFS "split_huge_pages"
-#define EXT4_SUPER_MAGIC	0xEF53
 #define NR_CHILDREN		3
 
 static size_t nr_thps = 32;

@@ -395,13 +395,14 @@ struct tlb_rs_counters {
 static inline long long tlb_rs_tlb_irqs(void)
 {
 	long long sum = -1;
-	char line[1024];
+	char *line = NULL;	/* has a column for each CPU */
+	size_t size = 0;
 	FILE *f;
 
 	f = fopen("/proc/interrupts", "r");
 	if (!f)
 		return -1;
-	while (fgets(line, sizeof(line), f)) {
+	while (getline(&line, &size, f) > 0) {
 		char *p = strstr(line, "TLB:");
 		char *end;
 
@@ -417,6 +418,7 @@ static inline long long tlb_rs_tlb_irqs(void)
 		}
 		break;
 	}
+	free(line);
 	fclose(f);
 	return sum;
 }

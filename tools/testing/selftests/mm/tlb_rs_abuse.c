@@ -50,7 +50,6 @@
 
 #define MIGRC_GENERATION	DEBUGFS "migrc/generation"
 #define HVO_SYSCTL		"/proc/sys/vm/hugetlb_optimize_vmemmap"
-#define CGROUP			"/sys/fs/cgroup/"
 
 /* What a violation is about. */
 enum sign {
@@ -502,7 +501,7 @@ static void fill(void)
 
 	if (cgroup) {
 		snprintf(buf, sizeof(buf), "%d", getpid());
-		err = tlb_rs_write_file(CGROUP "tlb_rs_abuse/cgroup.procs", buf);
+		err = tlb_rs_write_file(TLB_RS_CGROUP_ROOT "tlb_rs_abuse/cgroup.procs", buf);
 		if (err)
 			violation("cgroup.procs: %s", strerror(-err));
 	}
@@ -523,12 +522,12 @@ static void cgroup_begin(void)
 	char buf[256];
 
 	cgroup = false;
-	if (tlb_rs_read_file(CGROUP "cgroup.controllers", buf, sizeof(buf)) ||
+	if (tlb_rs_read_file(TLB_RS_CGROUP_ROOT "cgroup.controllers", buf, sizeof(buf)) ||
 	    !strstr(buf, "memory"))
 		return;
-	tlb_rs_write_file(CGROUP "cgroup.subtree_control", "+memory");
-	mkdir(CGROUP "tlb_rs_abuse", 0755);
-	cgroup = !tlb_rs_write_file(CGROUP "tlb_rs_abuse/memory.max", "16777216");
+	tlb_rs_write_file(TLB_RS_CGROUP_ROOT "cgroup.subtree_control", "+memory");
+	mkdir(TLB_RS_CGROUP_ROOT "tlb_rs_abuse", 0755);
+	cgroup = !tlb_rs_write_file(TLB_RS_CGROUP_ROOT "tlb_rs_abuse/memory.max", "16777216");
 }
 
 static void cgroup_end(void)
@@ -538,11 +537,11 @@ static void cgroup_end(void)
 
 	if (!cgroup)
 		return;
-	tlb_rs_read_file(CGROUP "tlb_rs_abuse/memory.current", buf, sizeof(buf));
+	tlb_rs_read_file(TLB_RS_CGROUP_ROOT "tlb_rs_abuse/memory.current", buf, sizeof(buf));
 	/* CPUs keep some for those who come next. */
 	if (atol(buf) > 4 << 20)
 		violation("the cgroup still has %ld bytes", atol(buf));
-	for (i = 0; i < 100 && rmdir(CGROUP "tlb_rs_abuse"); i++)
+	for (i = 0; i < 100 && rmdir(TLB_RS_CGROUP_ROOT "tlb_rs_abuse"); i++)
 		tlb_rs_sleep_us(10000);
 	if (i == 100)
 		violation("rmdir: %s", strerror(errno));
