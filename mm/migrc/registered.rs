@@ -178,8 +178,8 @@ impl RegisteredMm {
 
         // Of most it is what it was: their cache lines, which readers share, are left alone.
         if self.seen() != seen {
-            // SAFETY: Valid, and by the safety requirements of `from_raw()` and `Registered::iter()`
-            // nobody else uses this field.
+            // SAFETY: Valid, and by the safety requirements of `from_raw()` and
+            // `Registered::iter()` nobody else uses this field.
             unsafe { (*self.0).seen = seen.into_raw() };
         }
         seen

@@ -33,7 +33,10 @@ pub fn check_windows(runs: &[(Work, bool)], budget: Budget, cost: Cost) {
         at += window.runs;
         // And only where it has to be.
         if !window.whole && at < runs.len() {
-            assert!(!allows(budget, cost, window.work.plus(runs[at].0)), "room for a run more");
+            assert!(
+                !allows(budget, cost, window.work.plus(runs[at].0)),
+                "room for a run more"
+            );
         }
 
         let next = runs[at..].iter().position(|run| run.1);
