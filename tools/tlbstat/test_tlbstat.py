@@ -95,6 +95,10 @@ def write(root, files):
 class Tlbstat(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
+        # Ignored where make test is a background job, or under nohup, and then by tlbstat, too.
+        for sig in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+            if signal.getsignal(sig) == signal.SIG_IGN:
+                signal.signal(sig, signal.SIG_DFL)
         cls.holder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.holder.cleanup)
         cls.tmp = Path(cls.holder.name)
