@@ -279,12 +279,14 @@ class Tree:
     def refuse_reverted(self):
         if r := self.reverted():
             raise Fail(f"{self.path}: {', '.join(r)} is as before the series again, by git or by hand\n"
-                       f"  what the series made of it:\n    {self.drop_edits(r)}\n"
+                       f"  what the series made of it:\n    {self.each(r, self.DROP)}\n"
                        f"  then the same command again, or make unapply KDIR={shlex.quote(str(self.path))}")
 
-    def drop_edits(self, files):
-        return f"(cd {shlex.quote(str(self.path))} && " \
-               f"for f in {' '.join(map(shlex.quote, files))}; do cp {STATE}/clean/$f $f; done)"
+    DROP = f"cp {STATE}/clean/$f $f"
+
+    def each(self, files, command):
+        """What to type for a command on each of these files, $f."""
+        return f"(cd {shlex.quote(str(self.path))} && for f in {' '.join(map(shlex.quote, files))}; do {command}; done)"
 
     def in_build(self):
         """Whether make refresh looks at it: not at a tree of the user's own."""
@@ -293,11 +295,10 @@ class Tree:
     def keep_edits(self, files, patch):
         """What to do about edits of patched files."""
         there, saved = (shlex.quote(str(p)) for p in (self.path, f"{self.path}-edits.diff"))
-        each = f"(cd {there} && for f in {' '.join(map(shlex.quote, files))}; do "
-        drop = self.drop_edits(files)
+        drop = self.each(files, self.DROP)
         if self.in_build():
             return f"  keep the edit: make refresh PATCH={patch}; or drop it:\n    {drop}"
-        return (f"  save the edits:\n    {each}diff -uN {STATE}/clean/$f $f; done) > {saved}\n"
+        return (f"  save the edits:\n    {self.each(files, f'diff -uN {STATE}/clean/$f $f')} > {saved}\n"
                 f"  drop them in the tree:\n    {drop}\n"
                 f"  then the same command again, and to have them back:\n    patch -d {there} -p0 < {saved}")
 

@@ -262,11 +262,12 @@ class Tlbstat(unittest.TestCase):
         gone = subprocess.Popen(["true"])
         gone.wait()
         instances = self.root / "sys/kernel/tracing/instances"
-        for name in (f"tlbstat.{gone.pid}", f"tlbstat.{os.getpid()}", "tlbstat.mine", "other.1"):
+        stay = {f"tlbstat.{gone.pid}x", f"tlbstat.{os.getpid()}", "tlbstat.mine", "other.1"}
+        for name in (f"tlbstat.{gone.pid}", *stay):
             (instances / name).mkdir(parents=True)
         self.run_it("--trace", "0.01", "1", quiet=False)
         left = {p.name for p in instances.iterdir()}
-        self.assertLessEqual({f"tlbstat.{os.getpid()}", "tlbstat.mine", "other.1"}, left)
+        self.assertLessEqual(stay, left)
         self.assertNotIn(f"tlbstat.{gone.pid}", left)
 
     def test_trace_that_lost_events(self):
@@ -376,6 +377,10 @@ class Tlbstat(unittest.TestCase):
         self.run_it("record", "-o", self.tmp / "r", "--", "no-such-command", status=127)
         self.assertEqual(before, (self.tmp / "r.old").read_bytes())
         self.assertEqual(1, (self.tmp / "r").read_bytes().count(b"\n"))
+        # Not of a link: /dev/stdout is one.
+        (self.tmp / "to-r").symlink_to("r")
+        self.run_it("record", "-o", self.tmp / "to-r", "0.01", "1")
+        self.assertTrue((self.tmp / "to-r").is_symlink())
 
     def test_plots_do_not_overwrite_the_recording(self):
         self.record()

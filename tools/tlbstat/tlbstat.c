@@ -385,18 +385,22 @@ static void trace_end(void)
 	rmdir(trace_dir);
 }
 
-/* Instances of those that were killed: they count for ever. */
+/*
+ * Instances of those that were killed: they count for ever. One of another PID namespace that is
+ * in use is busy.
+ */
 static void trace_tidy(void)
 {
 	DIR *dir = opendir(path("/sys/kernel/tracing/instances"));
 	struct dirent *e;
+	char more;
 	int pid;
 
 	if (!dir)
 		return;
 	while ((e = readdir(dir)))
-		if (sscanf(e->d_name, "tlbstat.%d", &pid) == 1 && pid > 0 && kill(pid, 0) &&
-		    errno == ESRCH)
+		if (sscanf(e->d_name, "tlbstat.%d%c", &pid, &more) == 1 && pid > 0 &&
+		    kill(pid, 0) && errno == ESRCH)
 			unlinkat(dirfd(dir), e->d_name, AT_REMOVEDIR);
 	closedir(dir);
 }
@@ -1035,6 +1039,14 @@ static void svg_bars(FILE *out, int *panel, const struct sample *s, const char *
 	fputs("</g>\n", out);
 }
 
+/* Who reads no more, as head does, wants no message. */
+static void failed_output(const char *name)
+{
+	if (errno == EPIPE)
+		exit(FAILURE);
+	err(FAILURE, "%s", name ?: "standard output");
+}
+
 static void write_svg(const char *name, const struct sample *sum)
 {
 	FILE *out = strcmp(name, "-") ? fopen(name, "we") : stdout, *body;
@@ -1059,10 +1071,8 @@ static void write_svg(const char *name, const struct sample *sum)
 	fputs("<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n", out);
 	fprintf(out, "<text x=\"10\" y=\"20\">tlbstat: Linux %s %s</text>\n%s</svg>\n", sum->kernel,
 		sum->arch, text);
-	if (fflush(out) || ferror(out))
-		err(FAILURE, "%s", name);
-	if (out != stdout)
-		fclose(out);
+	if (fflush(out) || ferror(out) || (out != stdout && fclose(out)))
+		failed_output(out == stdout ? NULL : name);
 	free(text);
 }
 
@@ -1158,14 +1168,6 @@ static pid_t start(char **command)
 	execvp(*command, command);
 	warn("%s", *command);
 	_exit(127);
-}
-
-/* Who reads no more, as head does, wants no message. */
-static void failed_output(const char *name)
-{
-	if (errno == EPIPE)
-		exit(FAILURE);
-	err(FAILURE, "%s", name ?: "standard output");
 }
 
 static void put(FILE *out, const struct sample *was, const struct sample *now, long i)
@@ -1364,7 +1366,8 @@ static FILE *new_recording(const char *name)
 	char *old;
 	FILE *f;
 
-	if (!stat(name, &st) && S_ISREG(st.st_mode) && st.st_size) {
+	/* Of /dev/stdout and the like the name is not ours to change. */
+	if (!lstat(name, &st) && S_ISREG(st.st_mode) && st.st_size) {
 		if (asprintf(&old, "%s.old", name) < 0 || rename(name, old))
 			err(FAILURE, "%s.old", name);
 		free(old);
