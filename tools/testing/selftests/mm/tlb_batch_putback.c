@@ -7,7 +7,7 @@
  * again. arm64 demands that they are gone by then: what is owed must be issued
  * and completed first, not just by the end of the batch.
  *
- * Two ways to a put-back, with 64 KiB anonymous folios that are pinned:
+ * Ways to a put-back, with 64 KiB anonymous folios that are pinned:
  *
  * migrate   try_to_migrate_one(): folio_try_share_anon_rmap_pte() fails. Three
  *           asynchronous, batched attempts for each folio, then synchronous
@@ -16,6 +16,15 @@
  *           reference keeps the folio. One attempt for each folio.
  *
  * single    As migrate, but with pages that are no contiguous block: none has to wait.
+ *
+ * middle    As migrate, but the run fails in its middle: the pages before are not exclusive,
+ *           which cannot fail. They go off the rmap and come back. Each folio, no longer
+ *           pinned, is then split and migrated: one reference or mapping too many of
+ *           those pages would keep it.
+ *
+ * whole     Nothing fails: the pages of a folio go off the rmap at once, and it stays whole
+ *           however often it moves. Page by page it would be taken for partially mapped
+ *           on the way, and be split by the next migration.
  *
  * And two in which reclaim keeps folios, which may then be mapped again:
  *
@@ -39,8 +48,10 @@
 #define _GNU_SOURCE
 #include <getopt.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/statfs.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <linux/magic.h>
 #include <linux/userfaultfd.h>
 
@@ -430,6 +441,174 @@ static int run_kept(const char *skip)
 	return KSFT_PASS;
 }
 
+/* Alike in all that a run is made of, but the first half of each folio is not exclusive. */
+static char *make_half_exclusive(void)
+{
+	char *base = make_folios(FOLIO_PAGES);
+	size_t off, n = 0;
+	int status;
+	pid_t pid;
+
+	if (!base)
+		return NULL;
+	pid = fork();
+	if (!pid)
+		_exit(0);
+	if (pid < 0 || waitpid(pid, &status, 0) != pid)
+		ksft_exit_fail_msg("fork: %s\n", strerror(errno));
+	for (off = 0; off < len; off += psize) {
+		if (off % folio_size >= folio_size / 2)
+			__atomic_fetch_or(base + off, 0, __ATOMIC_RELAXED);
+	}
+	if (mprotect(base, len, PROT_READ))
+		ksft_exit_fail_msg("mprotect: %s\n", strerror(errno));
+	/* A write copies the page if somebody happens to hold a reference. */
+	for (off = 0; off < len; off += folio_size)
+		n += tlb_rs_is_folio(base + off, FOLIO_PAGES);
+	if (n == NR_FOLIOS)
+		return base;
+	ksft_print_msg("%zu of %d folios are as they were\n", n, NR_FOLIOS);
+	munmap(base, len);
+	return NULL;
+}
+
+/* Writes to all pages. The minor faults of that: each page that is not exclusive has one. */
+static long rewrite(char *base)
+{
+	struct rusage before, after;
+
+	if (mprotect(base, len, PROT_READ | PROT_WRITE))
+		ksft_exit_fail_msg("mprotect: %s\n", strerror(errno));
+	getrusage(RUSAGE_THREAD, &before);
+	tlb_rs_fill(base, len, SEED + 1);
+	getrusage(RUSAGE_THREAD, &after);
+	return after.ru_minflt - before.ru_minflt;
+}
+
+static int run_middle(const char *skip, bool expect_missing)
+{
+	size_t i, away = 0, moved = 0, bad, want = NR_FOLIOS * variants[0].attempts;
+	struct pin pins[NR_FOLIOS] = { };
+	struct tlb_rs_counters c;
+	__u64 pfn[NR_FOLIOS];
+	bool ok = true, missing;
+	long long syncs;
+	char extra[200];
+	int ret, on = 0;
+	long faults;
+	char *base;
+
+	if ((tlb_rs_memory_nodes() & 3) != 3) {
+		ksft_print_msg("needs memory on nodes 0 and 1\n");
+		return KSFT_SKIP;
+	}
+	base = make_half_exclusive();
+	if (!base)
+		return KSFT_FAIL;
+	for (i = 0; i < NR_FOLIOS; i++) {
+		addrs[i] = base + i * folio_size;
+		pfn[i] = tlb_rs_pfn(addrs[i]);
+		nodes[i] = 1;
+		ret = pin_pages(&pins[i], base + i * folio_size + folio_size / 2, psize);
+		if (ret != KSFT_PASS)
+			return ret;
+	}
+	watch_start(base);
+
+	tlb_rs_begin(&c);
+	act_migrate(base);
+	tlb_rs_end(&c);
+
+	bad = watch_end();
+	for (i = 0; i < NR_FOLIOS; i++) {
+		away += tlb_rs_pfn(addrs[i]) != pfn[i];
+		ok &= unpin_pages(&pins[i]);
+	}
+	bad += tlb_rs_check(base, len, SEED);
+	act_migrate(base);
+	for (i = 0; i < NR_FOLIOS; i++)
+		moved += tlb_rs_pfn(addrs[i]) != pfn[i];
+	bad += tlb_rs_check(base, len, SEED);
+	faults = rewrite(base);
+	bad += tlb_rs_check(base, len, SEED + 1);
+	munmap(base, len);
+
+	syncs = c.vmstat[TLB_RS_VMSTAT_FLUSH];
+	missing = syncs < (long long)want;
+	snprintf(extra, sizeof(extra),
+		 ",\"skip\":\"%s\",\"migrated\":%zu,\"later\":%zu,\"syncs_min\":%zu,\"bad\":%zu",
+		 skip, away, moved, want, bad);
+	tlb_rs_json_region("putback_middle", extra, &c);
+	if (away || moved != NR_FOLIOS || bad || !ok) {
+		ksft_print_msg("%zu pinned folios moved, %zu of %d later, %zu bad, copy %s\n",
+			       away, moved, NR_FOLIOS, bad, ok ? "right" : "wrong");
+		return KSFT_FAIL;
+	}
+	if (faults < NR_FOLIOS * FOLIO_PAGES / 2) {
+		ksft_print_msg("only %ld pages were not exclusive, of %d\n", faults,
+			       NR_FOLIOS * FOLIO_PAGES);
+		return KSFT_FAIL;
+	}
+	/* Of runs only. */
+	if (HAS_RULE && tlb_batch_get(&on) && on > 0 && missing != expect_missing) {
+		ksft_print_msg("%lld flushes for at least %zu put-backs\n", syncs, want);
+		return KSFT_FAIL;
+	}
+	return KSFT_PASS;
+}
+
+/* Folios that are one run, to and fro. */
+static int run_whole(const char *skip)
+{
+	size_t i, round, moved = 0, whole = 0, bad;
+	struct tlb_rs_counters c;
+	char extra[100];
+	int on = 0;
+	char *base;
+
+	if ((tlb_rs_memory_nodes() & 3) != 3) {
+		ksft_print_msg("needs memory on nodes 0 and 1\n");
+		return KSFT_SKIP;
+	}
+	base = make_folios(FOLIO_PAGES);
+	if (!base)
+		return KSFT_FAIL;
+	watch_start(base);
+	tlb_rs_begin(&c);
+	for (round = 0; round < 4; round++) {
+		for (i = 0; i < NR_FOLIOS; i++) {
+			addrs[i] = base + i * folio_size;
+			nodes[i] = !(round & 1);
+			status[i] = -1;
+		}
+		act_migrate(base);
+		for (i = 0; i < NR_FOLIOS; i++)
+			moved += status[i] == nodes[i];
+	}
+	tlb_rs_end(&c);
+	bad = watch_end();
+	for (i = 0; i < NR_FOLIOS; i++)
+		whole += tlb_rs_is_folio(base + i * folio_size, FOLIO_PAGES);
+	bad += tlb_rs_check(base, len, SEED);
+	munmap(base, len);
+
+	snprintf(extra, sizeof(extra),
+		 ",\"skip\":\"%s\",\"migrated\":%zu,\"whole\":%zu,\"bad\":%zu",
+		 skip, moved, whole, bad);
+	tlb_rs_json_region("putback_whole", extra, &c);
+	if (moved < round * NR_FOLIOS * 3 / 4 || bad) {
+		ksft_print_msg("%zu of %zu moves, %zu wrong words\n", moved,
+			       round * NR_FOLIOS, bad);
+		return KSFT_FAIL;
+	}
+	/* Not all: one that is busy is tried again, page by page. */
+	if (tlb_batch_get(&on) && on > 0 && whole < NR_FOLIOS * 3 / 4) {
+		ksft_print_msg("only %zu of %d folios are whole\n", whole, NR_FOLIOS);
+		return KSFT_FAIL;
+	}
+	return KSFT_PASS;
+}
+
 static void help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
@@ -488,11 +667,13 @@ int main(int argc, char **argv)
 	tlb_rs_pin_cpu(0);
 	tlb_rs_quiet();
 
-	ksft_set_plan(ARRAY_SIZE(variants) + 2);
+	ksft_set_plan(ARRAY_SIZE(variants) + 4);
 	for (i = 0; i < ARRAY_SIZE(variants); i++)
 		ksft_test_result_report(run_variant(&variants[i], skip, expect_missing),
 					"%s\n", variants[i].name);
 	set_size(FOLIO_PAGES);
+	ksft_test_result_report(run_middle(skip, expect_missing), "putback_middle\n");
+	ksft_test_result_report(run_whole(skip), "putback_whole\n");
 	ksft_test_result_report(run_dirty(skip, expect_missing), "putback_dirty\n");
 	ksft_test_result_report(run_kept(skip), "putback_kept\n");
 	ksft_finished();
