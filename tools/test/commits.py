@@ -48,20 +48,36 @@ def repository(kver):
     return repo
 
 
-def applied(kver):
-    """For each commit (its tree in build/, its name, the hash of its content), while it is the last one there."""
+def applied(kver, passed):
+    """For each commit (its tree in build/, its name, the hash of its content), while it is the last one there.
+
+    passed(hash): whether it need not be there. Then the files are left alone, for make to find them as they were.
+    """
     repo, stock = repository(kver), source.linux(kver)[1]
     # Of a run that was interrupted.
     shutil.rmtree(repo.path / ".git/rebase-apply", ignore_errors=True)
-    repo.git("checkout", "-q", "--force", "--detach", "stock")
     out = OUT / f"series-{kver}"
     shutil.rmtree(out, ignore_errors=True)
     series.series(out, stock)
+    index = {"GIT_INDEX_FILE": str(OUT / f"index-{kver}")}
+    last = "stock"
+    repo.git("read-tree", last, env=index)
     for mechanism in dict.fromkeys(step[0] for step in series.plan(overlay.tree_version(stock))):
         for patch in sorted((out / mechanism).glob("*.patch")):
-            if not patch.name.startswith("0000-"):
+            if patch.name.startswith("0000-"):
+                continue
+            name = f"{mechanism}/{patch.name}"
+            repo.git("apply", "--cached", patch, env=index)
+            content = repo.git("write-tree", env=index).strip()
+            if passed(content):
+                last = repo.git("commit-tree", "-p", last, "-m", name, content).strip()
+            else:
+                repo.git("checkout", "-q", "--force", "--detach", last)
                 repo.git("am", "-q", patch)
-                yield repo.path, f"{mechanism}/{patch.name}", repo.git("rev-parse", "HEAD^{tree}").strip()
+                if repo.git("rev-parse", "HEAD^{tree}").strip() != content:
+                    raise common.Fail(f"{name}: git am and git apply differ")
+                last = "HEAD"
+            yield repo.path, name, content
 
 
 def configuration(arch, kver):
@@ -108,10 +124,13 @@ def tried(arch, kver, boot):
         config = configuration(arch, kver)
     place = OUT / f"{arch}-{kver}.json"
     passed = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
+
+    def key(content):
+        return hashlib.sha256(content.encode() + config.read_bytes()).hexdigest()
+
     with common.lock(OUT / "lock", "test of the commits"):
-        for tree, name, content in applied(kver):
-            key = hashlib.sha256(content.encode() + config.read_bytes()).hexdigest()
-            if key in passed:
+        for tree, name, content in applied(kver, lambda content: key(content) in passed):
+            if key(content) in passed:
                 yield name, None, 0
                 continue
             begin = time.monotonic()
@@ -123,6 +142,6 @@ def tried(arch, kver, boot):
             seconds = round(time.monotonic() - begin)
             wrong = boot(name)
             if not wrong:
-                passed[key] = name
+                passed[key(content)] = name
                 common.store(place, passed)
             yield name, wrong, seconds
