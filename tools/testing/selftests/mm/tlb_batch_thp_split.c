@@ -38,8 +38,8 @@ static struct tlb_rs_readers readers;
 
 /*
  * Splits all THPs from base on. debugfs looks for a VMA and a folio at each page of a range,
- * also where it has just split one: 511 times, a quarter of all instructions. So it is told
- * the first pages of each THP only. With each of them it tries again if a folio is busy.
+ * also where it has just split one, which is no part of a split. So it is told the first
+ * pages of each THP only. With each of them it tries again if a folio is busy.
  */
 static bool split_thps(const char *base)
 {
