@@ -48,8 +48,8 @@ help:
 #:                            SUITE=abuse: attempts to make it overflow, fill up, stall or leak, at length
 #:   make sabotage            every rule removed, one after the other, on both architectures: prints which test
 #:                            saw it; before that the intact kernel
-#:   make matrix              other kernels: KASAN and lockdep, KCSAN, KFENCE and poisoning, PREEMPT_RT, no NUMA, no
-#:                            THP, no SMP, larger pages, base 7.2; goes on where it was interrupted.
+#:   make matrix              other kernels: KASAN and lockdep, KCSAN, KFENCE and poisoning, PREEMPT_RT, memory
+#:                            tags, no NUMA, no THP, no SMP, larger pages, base 7.2; goes on where it was interrupted.
 #:                            KERNELS='arm64-rt x86_64-up': only these
 #:   make kernel              build one kernel: build/KVER/ARCH-VARIANT/
 #:   make boot INITRD=file    boot an initramfs of yours; or JOB='shell commands'

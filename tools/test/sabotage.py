@@ -108,7 +108,7 @@ REMOVALS = (
     tlb_batch("flush", "sh -c 'echo flush > /sys/kernel/debug/tlb_batch/skip_hook; "
               "tlb_batch_move_bench --pages 128 --readers 2 --touch'", oracle=True, boot=options(oracle=True)),
     tlb_batch("mark", "tlb_batch_mark --rounds 20 --skip mark --expect-stale 5"),
-    tlb_batch("putback", "tlb_batch_putback --skip putback --expect-missing", ARM64, boot=options(meter=True)),
+    tlb_batch("putback", "tlb_batch_putback --skip putback --expect-missing", ARM64),
     tlb_batch("sync", "tlb_batch_stale_litmus --rounds 200 --skip sync --expect-stale 100", X86_64, own=True),
     tlb_batch("gen", "tlb_batch_stale_litmus --rounds 200 --skip gen --expect-stale 100", X86_64, own=True),
     tlb_batch("hold", "tlb_batch_exit --rounds 6 --skip hold", uaf=True, says=("tlb_batch_flush_slow",), boot=()),

@@ -18,13 +18,9 @@
  * single    As migrate, but with pages that are no contiguous block: none has to wait.
  *
  * middle    As migrate, but the run fails in its middle: the pages before are not exclusive,
- *           which cannot fail. They go off the rmap and come back. Each folio, no longer
- *           pinned, is then split and migrated: one reference or mapping too many of
- *           those pages would keep it.
- *
- * whole     Nothing fails: the pages of a folio go off the rmap at once, and it stays whole
- *           however often it moves. Page by page it would be taken for partially mapped
- *           on the way, and be split by the next migration.
+ *           so that nothing is asked of them that could fail. They go off the rmap and come
+ *           back. Each folio, no longer pinned, is then split and migrated: one reference
+ *           or mapping too many of those pages would keep it.
  *
  * And two in which reclaim keeps folios, which may then be mapped again:
  *
@@ -32,6 +28,12 @@
  *           dirty. Each has to wait, sync_cleared_runs() of mm/vmscan.c.
  * kept      Every other folio is pinned, and not unmapped, the others are freed: none has
  *           to wait for those.
+ *
+ * And one without a put-back:
+ *
+ * whole     Nothing is pinned, nothing fails: the pages of a folio go off the rmap at once,
+ *           and it stays whole however often it moves. One by one it would be taken for
+ *           partially mapped on the way, and be split by the next migration.
  *
  * The pin needs no kernel test module: process_vm_readv() pins its source, then
  * faults on a destination that userfaultfd leaves missing, and so holds the
