@@ -31,6 +31,11 @@
  *            R stores to P there, through an entry of the new address, and reads where P
  *            was: it is writable long before UFFDIO_MOVE flushes. Unless its entry is stale
  *            R waits there in a fault until P has come back.
+ * uffd-rwp   P is as in "reuse-exclusive", and its entry marked for userfaultfd by
+ *            registrations that are gone: UFFDIO_MOVE leaves the mark of write protection
+ *            on an entry of swap. In a mapping for RWP the move then makes it
+ *            inaccessible, and the fault of the store writable: the only one that does so
+ *            without a flush since.
  * zap        P is replaced by mmap(MAP_FIXED) while it is a migration entry.
  * dontneed   the same by MADV_DONTNEED.
  * mremap     P is moved elsewhere while it is a migration entry.
@@ -111,6 +116,12 @@ struct uffdio_move {
 	__s64 move;
 };
 #endif
+#ifndef UFFDIO_REGISTER_MODE_RWP
+#define UFFD_FEATURE_RWP	0x20000
+#define UFFD_FEATURE_RWP_ASYNC	0x40000
+#define UFFDIO_REGISTER_MODE_RWP	8
+#endif
+#define PM_UFFD		0x0200000000000000ULL
 #define POKEMTETAGS	34	/* PTRACE_POKEMTETAGS of arm64 */
 #define MTE		0x20	/* PROT_MTE of arm64 */
 
@@ -490,13 +501,18 @@ static void prepare_fork(__u64 round)
 	WAIT_FOR(LOAD(sh->ready));
 }
 
+static void come_and_go(void)
+{
+	child = start_child(nothing);
+	waitpid(child, NULL, 0);
+	child = -1;
+}
+
 static void fork_exit(void)
 {
 	migrc_gather(&set);
 	settle();
-	child = start_child(nothing);
-	waitpid(child, NULL, 0);
-	child = -1;
+	come_and_go();
 }
 
 static void prepare_fork_exit(__u64 round)
@@ -509,15 +525,20 @@ static void prepare_fork_exit(__u64 round)
  * A reader that pins the page gets it to itself, since there is nobody else any
  * more. The entry stays read-only.
  */
-static void make_exclusive(void)
+static void pin_and_read(void)
 {
 	__u64 val;
 	struct iovec local = { .iov_base = &val, .iov_len = sizeof(val) };
 	struct iovec remote = { .iov_base = page_p, .iov_len = sizeof(val) };
 
-	fork_exit();
 	if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != sizeof(val))
 		ksft_exit_fail_msg("process_vm_readv: %s\n", strerror(errno));
+}
+
+static void make_exclusive(void)
+{
+	fork_exit();
+	pin_and_read();
 }
 
 static void prepare_exclusive(__u64 round)
@@ -592,10 +613,10 @@ static void allow_mprotect(void)
 	protect(PROT_READ | PROT_WRITE);
 }
 
-static void uffd_protect(bool on)
+static void uffd_protect(char *addr, bool on)
 {
 	struct uffdio_writeprotect wp = {
-		.range = { .start = (unsigned long)area, .len = area_len },
+		.range = { .start = (unsigned long)addr, .len = area_len },
 		.mode = on ? UFFDIO_WRITEPROTECT_MODE_WP : 0,
 	};
 
@@ -605,7 +626,7 @@ static void uffd_protect(bool on)
 
 static void allow_uffd(void)
 {
-	uffd_protect(false);
+	uffd_protect(area, false);
 }
 
 static void prepare_uffd(__u64 round)
@@ -613,7 +634,7 @@ static void prepare_uffd(__u64 round)
 	store(old_value(round));
 	migrc_gather(&set);
 	settle();
-	uffd_protect(true);
+	uffd_protect(area, true);
 }
 
 /* W stores between the change of P's entry and the end of the whole. */
@@ -641,10 +662,10 @@ static bool act_uffd(__u64 round)
 	return act_while(round, allow_uffd);
 }
 
-static void uffd_move(char *dst, char *src)
+static void uffd_move(char *dst, char *src, size_t len)
 {
 	struct uffdio_move move = {
-		.dst = (unsigned long)dst, .src = (unsigned long)src, .len = area_len / 2,
+		.dst = (unsigned long)dst, .src = (unsigned long)src, .len = len,
 	};
 
 	if (ioctl(uffd, UFFDIO_MOVE, &move))
@@ -655,7 +676,7 @@ static void uffd_move(char *dst, char *src)
 static void allow_move(void)
 {
 	WAIT_FOR(LOAD(sh->ready));
-	uffd_move(area + area_len / 2, area);
+	uffd_move(area + area_len / 2, area, area_len / 2);
 }
 
 /* A store that is too early waits in a fault. That of R's read is not over, and does not count. */
@@ -670,8 +691,53 @@ static bool act_move(__u64 round)
 	/* What takes longer has waited for R, or for a CPU of the host. */
 	if (duration_ns > shortest)
 		duration_ns = shortest;
-	uffd_move(area, area + area_len / 2);
+	uffd_move(area, area + area_len / 2, area_len / 2);
 	return in_time;
+}
+
+static bool uffd_register(char *addr, size_t len, __u64 mode)
+{
+	struct uffdio_register reg = {
+		.range = { .start = (unsigned long)addr, .len = len },
+		.mode = mode,
+	};
+
+	return !ioctl(uffd, UFFDIO_REGISTER, &reg);
+}
+
+/* From where P comes, on the same place of its page. */
+static char *origin;
+
+static void prepare_rwp(__u64 round)
+{
+	__u64 val = old_value(round);
+	char *from = origin + ((char *)page_p - area);
+
+	/* What follows P keeps its page table. */
+	if (mmap(area, psize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+		 0) != area || !tlb_rs_bind_node(area, psize, migrc_node_of(list)))
+		ksft_exit_fail_msg("cannot map P: %s\n", strerror(errno));
+	if (pwrite(mem, &val, sizeof(val), (unsigned long)from) != sizeof(val))
+		ksft_exit_fail_msg("/proc/self/mem: %s\n", strerror(errno));
+	uffd_protect(origin, true);
+	tlb_rs_drain_pages();
+	if (madvise(origin, psize, MADV_PAGEOUT) ||
+	    !uffd_register(area, psize, UFFDIO_REGISTER_MODE_MISSING))
+		ksft_exit_fail_msg("cannot prepare P: %s\n", strerror(errno));
+	clean = tlb_rs_pagemap(origin) & PM_SWAP;
+	uffd_move(area, origin, psize);
+	come_and_go();
+	pin_and_read();
+	if (!uffd_register(area, psize, UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_RWP))
+		ksft_exit_fail_msg("UFFDIO_REGISTER: %s\n", strerror(errno));
+	clean &= (tlb_rs_pagemap(area) & (PM_PRESENT | PM_UFFD)) == (PM_PRESENT | PM_UFFD);
+	migrc_gather(&set);
+	settle();
+}
+
+static bool act_rwp(__u64 round)
+{
+	return act_store(round) && clean;
 }
 
 /* Until P is a migration entry. */
@@ -1001,20 +1067,29 @@ static bool setup_swapin(void)
 	return tlb_rs_cgroup();
 }
 
-static bool setup_uffd(void)
+static bool open_uffd(__u64 features)
 {
 	struct uffdio_api api = {
 		.api = UFFD_API,
-		.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_MOVE,
-	};
-	struct uffdio_register reg = {
-		.range = { .start = (unsigned long)area, .len = area_len },
-		.mode = UFFDIO_REGISTER_MODE_WP | UFFDIO_REGISTER_MODE_MISSING,
+		.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_MOVE | features,
 	};
 
 	uffd = syscall(SYS_userfaultfd, O_CLOEXEC);
-	return uffd >= 0 && !ioctl(uffd, UFFDIO_API, &api) &&
-	       !ioctl(uffd, UFFDIO_REGISTER, &reg);
+	return uffd >= 0 && !ioctl(uffd, UFFDIO_API, &api);
+}
+
+static bool setup_uffd(void)
+{
+	return open_uffd(0) && uffd_register(area, area_len, UFFDIO_REGISTER_MODE_WP |
+					     UFFDIO_REGISTER_MODE_MISSING);
+}
+
+static bool setup_rwp(void)
+{
+	if (!tlb_rs_has_disk_swap() || !open_uffd(UFFD_FEATURE_RWP | UFFD_FEATURE_RWP_ASYNC))
+		return false;
+	origin = tlb_rs_mmap(psize, psize);
+	return uffd_register(origin, psize, UFFDIO_REGISTER_MODE_WP);
 }
 
 /* A page table full of pages, which are moved in one go, and one of none. */
@@ -1088,8 +1163,11 @@ static void unmap_pages(void)
 		close(file);
 	if (uffd >= 0)
 		close(uffd);
+	if (origin)
+		munmap(origin, psize);
 	file = -1;
 	uffd = -1;
+	origin = NULL;
 }
 
 static pthread_t threads[4];
@@ -1534,6 +1612,8 @@ static const struct test tests[] = {
 	{ .name = "uffd-move", .run = run_litmus, .rounds = RARELY_MET ? 4 : 30,
 	  .zero = 2 * THP_PAGES - 1, .setup = setup_move, .prepare = prepare_uffd,
 	  .act = act_move, .optional = RARELY_MET },
+	{ .name = "uffd-rwp", .run = run_litmus, .rounds = 30,
+	  .setup = setup_rwp, .prepare = prepare_rwp, .act = act_rwp },
 	{ .name = "zap", .run = run_litmus, .rounds = 50, .inflight = true,
 	  .pages = NR_INFLIGHT, .prepare = prepare_fork_exit, .act = act_zap,
 	  .optional = RARELY_MET },

@@ -22,12 +22,14 @@
  *           back. Each folio, no longer pinned, is then split and migrated: one reference
  *           or mapping too many of those pages would keep it.
  *
- * And two in which reclaim keeps folios, which may then be mapped again:
+ * And three in which reclaim keeps folios, which may then be mapped again:
  *
  * dirty     64 KiB folios of an ext4 file: they are unmapped, and kept because they are
  *           dirty. Each has to wait, sync_cleared_runs() of mm/vmscan.c.
  * kept      Every other folio is pinned, and not unmapped, the others are freed: none has
  *           to wait for those.
+ * long      Pages of an ext4 file, of which one in 160 is clean. It stays locked until its
+ *           flush, which must not be that at the end of the list.
  *
  * And one without a put-back:
  *
@@ -443,6 +445,78 @@ static int run_kept(const char *skip)
 	return KSFT_PASS;
 }
 
+#define LIST_PAGES	512	/* of a page table, which MADV_PAGEOUT reclaims at a time */
+#define CLEAN_EVERY	160	/* more than reclaim looks at with one of them locked */
+
+static int run_long(const char *skip)
+{
+	const size_t size = LIST_PAGES * psize;
+	size_t i, large = 0, mapped = 0, clean = 0, bad;
+	struct tlb_rs_counters c;
+	struct tlb_rs_readers r;
+	char path[PATH_MAX], extra[120];
+	struct statfs st;
+	long long syncs;
+	int fd, on = 0;
+	char *base;
+
+	if (statfs(ext4_dir, &st) || st.f_type != EXT4_SUPER_MAGIC) {
+		ksft_print_msg("no ext4 on %s\n", ext4_dir);
+		return KSFT_SKIP;
+	}
+	snprintf(path, sizeof(path), "%s/tlb_batch_putback", ext4_dir);
+	fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	unlink(path);
+	base = tlb_rs_mmap(size, SZ_2M);
+	tlb_rs_fill(base, size, SEED);
+	for (i = 0; i < size; i += psize) {
+		if (pwrite(fd, base + i, psize, i) != (ssize_t)psize)
+			ksft_exit_fail_msg("%s: %s\n", path, strerror(errno));
+	}
+	/* Read again page by page, so that none is part of a large folio. */
+	if (fsync(fd) || posix_fadvise(fd, 0, size, POSIX_FADV_DONTNEED) ||
+	    mmap(base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != base ||
+	    madvise(base, size, MADV_RANDOM))
+		ksft_exit_fail_msg("cannot map %s: %s\n", path, strerror(errno));
+	close(fd);
+	for (i = 0; i < LIST_PAGES; i++) {
+		__atomic_load_n(base + i * psize, __ATOMIC_RELAXED);
+		large += tlb_rs_is_large(base + i * psize);
+		if (i % CLEAN_EVERY)
+			__atomic_fetch_or(base + i * psize, 0, __ATOMIC_RELAXED);
+		else
+			clean++;
+	}
+	if (large) {
+		ksft_print_msg("the file has large folios\n");
+		return KSFT_SKIP;
+	}
+	tlb_rs_readers_start(&r, 1, false, base, size);
+
+	tlb_rs_begin(&c);
+	madvise(base, size, MADV_PAGEOUT);
+	tlb_rs_end(&c);
+
+	tlb_rs_readers_end(&r);
+	for (i = 0; i < size; i += psize)
+		mapped += !!tlb_rs_pfn(base + i);
+	bad = tlb_rs_check(base, size, SEED);
+	munmap(base, size);
+	syncs = c.vmstat[TLB_RS_VMSTAT_FLUSH];
+	snprintf(extra, sizeof(extra), ",\"skip\":\"%s\",\"clean\":%zu,\"mapped\":%zu,\"bad\":%zu",
+		 skip, clean, mapped, bad);
+	tlb_rs_json_region("putback_long", extra, &c);
+	if (mapped || bad) {
+		ksft_print_msg("%zu pages still mapped, %zu wrong words\n", mapped, bad);
+		return KSFT_FAIL;
+	}
+	if (tlb_batch_get(&on) && on > 0 && syncs < (long long)clean) {
+		ksft_print_msg("%lld flushes for %zu pages far from each other\n", syncs, clean);
+		return KSFT_FAIL;
+	}
+	return KSFT_PASS;
+}
+
 /* Alike in all that a run is made of, but the first half of each folio is not exclusive. */
 static char *make_half_exclusive(void)
 {
@@ -669,7 +743,7 @@ int main(int argc, char **argv)
 	tlb_rs_pin_cpu(0);
 	tlb_rs_quiet();
 
-	ksft_set_plan(ARRAY_SIZE(variants) + 4);
+	ksft_set_plan(ARRAY_SIZE(variants) + 5);
 	for (i = 0; i < ARRAY_SIZE(variants); i++)
 		ksft_test_result_report(run_variant(&variants[i], skip, expect_missing),
 					"%s\n", variants[i].name);
@@ -678,5 +752,6 @@ int main(int argc, char **argv)
 	ksft_test_result_report(run_whole(skip), "putback_whole\n");
 	ksft_test_result_report(run_dirty(skip, expect_missing), "putback_dirty\n");
 	ksft_test_result_report(run_kept(skip), "putback_kept\n");
+	ksft_test_result_report(run_long(skip), "putback_long\n");
 	ksft_finished();
 }

@@ -21,7 +21,7 @@
 #define NR_PAGES	(NR_FOLIOS * FOLIO_PAGES)
 #define WRITTEN		5	/* the page of each folio */
 #define SEED		17
-#define PM_SOFT_DIRTY	(1ULL << 55)
+#define PM_SOFT_DIRTY	0x0080000000000000ULL
 
 static size_t psize;
 static size_t len;
