@@ -526,6 +526,7 @@ def programs(suite):
                       "kunit.enable=0 irqchip.gicv3_pseudo_nmi=1 panic_force_cpu=1", "Redirecting from CPU 0 to CPU 1")
                 start(hvo_panic, suite, "hvo, a panic in stop_machine()",
                       "kunit.enable=0 irqchip.gicv3_pseudo_nmi=1 hvo.strategy=stop_machine", "multi_cpu_stop")
+                start(hvo_boot, suite)
                 run("hvo, one CPU", "hvo_pool --case pool", mem="4G", smp=1, nodes=1)
                 run("hvo, GICv2", "hvo_pool --case pool", mem="4G", gic=2)
                 run("hvo, pseudo-NMIs", "hvo_pool --case pool && hvo_pool --case readers", mem="4G",
@@ -539,6 +540,24 @@ def hvo_panic(suite, name, append, says="hvo_plan_commit"):
     suite.check(f"arm64 {name}: all CPUs were stopped",
                 says in result.console and "stopping secondary CPUs" in result.console and
                 "failed to stop" not in result.console)
+
+
+# Pages of a pool that the command line asks for: (size in kB, pages, pages of struct pages that each gives back).
+BOOT_POOLS = ((1048576, 2, 4095), (2048, 300, 7))
+HVO_BOOT = "tlbstat --json --once\n" + "".join(
+    f"echo 0 > /sys/kernel/mm/hugepages/hugepages-{kb}kB/nr_hugepages\n" for kb, *_ in BOOT_POOLS) + "tlbstat --json --once"
+
+
+def hvo_boot(suite):
+    """Pools of the boot are optimised before there are init calls, maybe by several threads."""
+    name = "hvo, pools of the boot"
+    result = boot(suite, name, "arm64", IMAGE, HVO_BOOT, mem="6G", append="kunit.enable=0 hugetlb_free_vmemmap=on " +
+                  " ".join(f"hugepagesz={kb}K hugepages={n}" for kb, n, _ in BOOT_POOLS))
+    # page_ext, which this image has, counts against both.
+    saved = [r["vmemmap_saved_bytes"] for r in result.records if "tlbstat" in r]
+    want = 4096 * sum(n * spare for _, n, spare in BOOT_POOLS)
+    suite.check(f"arm64 {name}: all struct pages are given back, and taken again",
+                len(saved) == 2 and saved[0] - saved[1] == want, f"{saved}, not {want} apart")
 
 
 def removed(suite, matrix, arch, options, removals):

@@ -561,7 +561,7 @@ static const struct column {
 	{ "pauses", "cancel", "cpu_pause_cancelled", RATE, "attempts that a CPU did not answer" },
 	{ "pauses", "stopm", "cpu_pause_fallback", RATE, "pauses by stop_machine() instead" },
 	{ "pauses", "max_us", "hvo.below_us.", WORST, "the longest pause was below (us)" },
-	{ "vmemmap", "saved", "vmemmap_saved_bytes", MIBS, "struct pages given back (MiB)" },
+	{ "vmemmap", "saved", "vmemmap_saved_bytes", MIBS, "struct pages given back (MiB), less page_ext, if any" },
 	{ "vmemmap", "could", "estimate.vmemmap_bytes", MIBS, "could be, in all (MiB)" },
 	{ "estimate", "flush", "estimate.flushes", RATE, "flushes that could be fewer" },
 	{ "estimate", "defer", "estimate.deferrable", RATE, "flushes that could be deferred" },
