@@ -551,8 +551,9 @@ HVO_BOOT = "tlbstat --json --once\n" + "".join(
 def hvo_boot(suite):
     """Pools of the boot are optimised before there are init calls, maybe by several threads."""
     name = "hvo, pools of the boot"
-    result = boot(suite, name, "arm64", IMAGE, HVO_BOOT, mem="6G", append="kunit.enable=0 hugetlb_free_vmemmap=on " +
-                  " ".join(f"hugepagesz={kb}K hugepages={n}" for kb, n, _ in BOOT_POOLS))
+    result = boot(suite, name, "arm64", IMAGE, HVO_BOOT, mem="6G", append=" ".join(
+        ("kunit.enable=0 hugetlb_free_vmemmap=on", *(f"hvo.{key}={value}" for key, value in measure.PATIENT.items()),
+         *(f"hugepagesz={kb}K hugepages={n}" for kb, n, _ in BOOT_POOLS))))
     # page_ext, which this image has, counts against both.
     saved = [r["vmemmap_saved_bytes"] for r in result.records if "tlbstat" in r]
     want = 4096 * sum(n * spare for _, n, spare in BOOT_POOLS)
