@@ -410,6 +410,19 @@ run tlb_batch_task
 run tlb_batch_dirty --rounds 30 --expect-none
 run tlb_batch_secondary --rounds 4 --expect-none
 """
+# Another LRU, whose reclaim tries again what could not be freed. In the images of x86_64.
+LRU_GEN = """
+echo y > /sys/kernel/mm/lru_gen/enabled
+echo +memory > /sys/fs/cgroup/cgroup.subtree_control
+cd /sys/fs/cgroup && mkdir lru_gen
+sh -c 'echo $$ > lru_gen/cgroup.procs; exec tlb_batch_stress --seconds 10 --toggle' & stress=$!
+while kill -0 $stress 2> /dev/null; do
+	echo 1M > lru_gen/memory.reclaim || true	# or what there is
+	sleep 0.05
+done 2> /dev/null
+wait $stress
+awk '$1 == "pgsteal" { print; exit $2 < 256 }' lru_gen/memory.stat
+"""
 # On a disk: what is read back from zram leaves the swap cache at once.
 REFAULT_SWAP = "tlb_batch_refault --act swap --rounds 20 "
 
@@ -508,8 +521,8 @@ def programs(suite):
             # arm64 has no soft-dirty bits.
             run("tlb_batch", *(PROGRAMS.format(switch=switch) for switch in (0, 1)), HAZARDS,
                 "tlb_batch_softdirty" if arch == "x86_64" else "", disk="256M", swap="256M", oracle=True)
-            run("stress", "tlb_batch_stress --seconds 10 --toggle", "migrc_stress --seconds 10 --toggle", swap="256M",
-                oracle=True)
+            run("stress", "tlb_batch_stress --seconds 10 --toggle", "migrc_stress --seconds 10 --toggle",
+                LRU_GEN if arch == "x86_64" else "", swap="256M", oracle=True)
             run("litmus, migrc bounds", f"tlb_batch_stale_litmus --rounds {LITMUS_ROUNDS[arch]} --expect-none",
                 *(f"run migrc_bounds --case {case}" for case in MIGRC_BOUNDS[arch]),
                 "migrc_workload --case lookup --by damon --pairs 1", how=asked,
