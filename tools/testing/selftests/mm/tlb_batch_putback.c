@@ -318,33 +318,44 @@ static int run_variant(const struct variant *v, const char *skip, bool expect_mi
 	return ok ? KSFT_PASS : KSFT_FAIL;
 }
 
-/* A mapping of a file that was just written. */
-static char *map_dirty_file(void)
+/* A file of @size on ext4, written by @step and dirty, or -1. */
+static int write_file(size_t size, size_t step)
 {
 	char path[PATH_MAX];
 	struct statfs st;
-	size_t i, n = 0;
-	char *buf, *base;
+	char *buf;
+	size_t i;
 	int fd;
 
 	if (statfs(ext4_dir, &st) || st.f_type != EXT4_SUPER_MAGIC) {
 		ksft_print_msg("no ext4 on %s\n", ext4_dir);
-		return NULL;
+		return -1;
 	}
 	snprintf(path, sizeof(path), "%s/tlb_batch_putback", ext4_dir);
 	fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
 	unlink(path);
-	buf = tlb_rs_mmap(len, SZ_2M);
-	tlb_rs_fill(buf, len, SEED);
-	for (i = 0; i < len; i += folio_size) {
-		if (pwrite(fd, buf + i, folio_size, i) != (ssize_t)folio_size)
+	buf = tlb_rs_mmap(size, SZ_2M);
+	tlb_rs_fill(buf, size, SEED);
+	for (i = 0; i < size; i += step) {
+		if (pwrite(fd, buf + i, step, i) != (ssize_t)step)
 			ksft_exit_fail_msg("%s: %s\n", path, strerror(errno));
 	}
-	munmap(buf, len);
+	munmap(buf, size);
+	return fd;
+}
+
+static char *map_dirty_file(void)
+{
+	int fd = write_file(len, folio_size);
+	size_t i, n = 0;
+	char *base;
+
+	if (fd < 0)
+		return NULL;
 	base = mmap(NULL, len, PROT_READ, MAP_SHARED, fd, 0);
 	close(fd);
 	if (base == MAP_FAILED || madvise(base, len, MADV_POPULATE_READ))
-		ksft_exit_fail_msg("cannot map %s: %s\n", path, strerror(errno));
+		ksft_exit_fail_msg("cannot map the file: %s\n", strerror(errno));
 	for (i = 0; i < NR_FOLIOS; i++)
 		n += tlb_rs_is_folio(base + i * folio_size, FOLIO_PAGES);
 	if (n == NR_FOLIOS)
@@ -454,30 +465,20 @@ static int run_long(const char *skip)
 	size_t i, large = 0, mapped = 0, clean = 0, bad;
 	struct tlb_rs_counters c;
 	struct tlb_rs_readers r;
-	char path[PATH_MAX], extra[120];
-	struct statfs st;
+	int fd = write_file(size, psize);
+	char extra[120];
 	long long syncs;
-	int fd, on = 0;
+	int on = 0;
 	char *base;
 
-	if (statfs(ext4_dir, &st) || st.f_type != EXT4_SUPER_MAGIC) {
-		ksft_print_msg("no ext4 on %s\n", ext4_dir);
+	if (fd < 0)
 		return KSFT_SKIP;
-	}
-	snprintf(path, sizeof(path), "%s/tlb_batch_putback", ext4_dir);
-	fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	unlink(path);
 	base = tlb_rs_mmap(size, SZ_2M);
-	tlb_rs_fill(base, size, SEED);
-	for (i = 0; i < size; i += psize) {
-		if (pwrite(fd, base + i, psize, i) != (ssize_t)psize)
-			ksft_exit_fail_msg("%s: %s\n", path, strerror(errno));
-	}
 	/* Read again page by page, so that none is part of a large folio. */
 	if (fsync(fd) || posix_fadvise(fd, 0, size, POSIX_FADV_DONTNEED) ||
 	    mmap(base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != base ||
 	    madvise(base, size, MADV_RANDOM))
-		ksft_exit_fail_msg("cannot map %s: %s\n", path, strerror(errno));
+		ksft_exit_fail_msg("cannot map the file: %s\n", strerror(errno));
 	close(fd);
 	for (i = 0; i < LIST_PAGES; i++) {
 		__atomic_load_n(base + i * psize, __ATOMIC_RELAXED);
