@@ -121,7 +121,6 @@ struct uffdio_move {
 #define UFFD_FEATURE_RWP_ASYNC	0x40000
 #define UFFDIO_REGISTER_MODE_RWP	8
 #endif
-#define PM_UFFD		0x0200000000000000ULL
 #define POKEMTETAGS	34	/* PTRACE_POKEMTETAGS of arm64 */
 #define MTE		0x20	/* PROT_MTE of arm64 */
 

@@ -21,7 +21,6 @@
 #define NR_PAGES	(NR_FOLIOS * FOLIO_PAGES)
 #define WRITTEN		5	/* the page of each folio */
 #define SEED		17
-#define PM_SOFT_DIRTY	0x0080000000000000ULL
 
 static size_t psize;
 static size_t len;
@@ -41,18 +40,18 @@ static void clear_soft_dirty(void)
 		ksft_exit_fail_msg("/proc/self/clear_refs: %s\n", strerror(errno));
 }
 
-/* A page of its own is soft-dirty when written, and not after that was cleared. */
+/* A page is soft-dirty once it is written, and not before. */
 static bool has_soft_dirty(void)
 {
 	char *page = tlb_rs_mmap(psize, psize);
-	bool before, after;
+	bool before, written;
 
 	clear_soft_dirty();
-	after = tlb_rs_pagemap(page) & PM_SOFT_DIRTY;
-	*page = 1;
 	before = tlb_rs_pagemap(page) & PM_SOFT_DIRTY;
+	*page = 1;
+	written = tlb_rs_pagemap(page) & PM_SOFT_DIRTY;
 	munmap(page, psize);
-	return before && !after;
+	return written && !before;
 }
 
 /* Pages that say they were written though they were not, or the reverse. */

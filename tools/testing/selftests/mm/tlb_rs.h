@@ -506,6 +506,8 @@ static inline void tlb_rs_json_region(const char *region, const char *extra,
 /* Pages: physical frame and flags, both zero if there is no page. */
 #define PM_PRESENT		0x8000000000000000ULL
 #define PM_SWAP			0x4000000000000000ULL
+#define PM_UFFD			0x0200000000000000ULL
+#define PM_SOFT_DIRTY		0x0080000000000000ULL
 #define PM_PFN_MASK		0x007fffffffffffffULL
 
 #define KPF_LOCKED		0
