@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * TLB flushes that are deferred at migration, because nobody can observe it.
- * See Documentation/mm/migrc.rst for the invariants, and why each hook is enough.
+ * See Documentation/mm/migrc.rst for the invariants and hooks, and
+ * Documentation/mm/migrc_eligibility.rst for why they are enough.
  */
 #ifndef _LINUX_MIGRC_H
 #define _LINUX_MIGRC_H
@@ -43,7 +44,7 @@ enum migrc_drain_reason {
 	MIGRC_DRAIN_KSWAPD,	/* kswapd is about to look at the watermarks */
 	MIGRC_DRAIN_ISOLATE,	/* page blocks are to be emptied */
 	MIGRC_DRAIN_POISON,	/* memory failure looks at a page */
-	MIGRC_DRAIN_MIXED,	/* a folio that some mappings may write to */
+	MIGRC_DRAIN_MIXED,	/* of a folio only some mappings could be deferred */
 	MIGRC_DRAIN_WRITE,	/* a file may be written to from now on */
 	MIGRC_DRAIN_OFF,	/* vm.migrc_enable=0, and what came too late for it */
 	NR_MIGRC_DRAIN_REASONS,
@@ -58,6 +59,7 @@ enum migrc_hook {
 	MIGRC_HOOK_REUSE,	/* a write fault makes the page writable */
 	MIGRC_HOOK_SWAPIN,	/* a page from swap is mapped writable */
 	MIGRC_HOOK_FORCE,	/* somebody writes to read-only memory */
+	MIGRC_HOOK_PROTNONE,	/* migration makes an entry inaccessible */
 	MIGRC_HOOK_WRAP,	/* so many deferrals that more would look like none */
 	NR_MIGRC_FLUSH_HOOKS,
 	MIGRC_HOOK_WRITABLE = NR_MIGRC_FLUSH_HOOKS,	/* E1 */
@@ -460,11 +462,6 @@ static inline void migrc_write_forced(struct mm_struct *mm, unsigned long addr, 
 static inline enum ttu_flags migrc_restore_flags(enum migrate_reason reason)
 {
 	return 0;
-}
-
-static inline pte_t migrc_protect(struct folio *folio, struct vm_area_struct *vma, pte_t pte)
-{
-	return pte;
 }
 
 static inline bool migrc_stays_protected(struct vm_area_struct *vma, unsigned int fault_flags,

@@ -211,7 +211,8 @@ void migrc_debug_set(struct mm_struct *mm, unsigned long addr, unsigned int nr)
 	unsigned int i;
 
 	if (migrc_skip(MIGRC_HOOK_RANGE) || migrc_skip(MIGRC_HOOK_REUSE) ||
-	    migrc_skip(MIGRC_HOOK_SWAPIN) || migrc_skip(MIGRC_HOOK_WRITABLE))
+	    migrc_skip(MIGRC_HOOK_SWAPIN) || migrc_skip(MIGRC_HOOK_PROTNONE) ||
+	    migrc_skip(MIGRC_HOOK_WRITABLE))
 		return;
 	for (i = 0; i < nr; i++)
 		migrc_debug_write(mm, addr + i * PAGE_SIZE, MIGRC_HOOK_RANGE);

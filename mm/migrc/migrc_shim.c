@@ -296,7 +296,10 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 	struct mm_struct *mm = vma->vm_mm;
 	u32 facts = 0;
 
-	/* Then no TLB has it, and set_tlb_ubc_flush_pending() will do nothing. */
+	/*
+	 * Then no TLB has it, and set_tlb_ubc_flush_pending() will do nothing: who makes
+	 * an entry inaccessible has flushed it, which is hook "protnone" in migration.
+	 */
 	if (!pte_accessible(mm, pte))
 		return false;
 
@@ -718,6 +721,7 @@ static const char * const migrc_hook_names[NR_MIGRC_HOOKS] = {
 	[MIGRC_HOOK_REUSE]	= "reuse",
 	[MIGRC_HOOK_SWAPIN]	= "swapin",
 	[MIGRC_HOOK_FORCE]	= "force",
+	[MIGRC_HOOK_PROTNONE]	= "protnone",
 	[MIGRC_HOOK_WRAP]	= "wrap",
 	[MIGRC_HOOK_WRITABLE]	= "writable",
 	[MIGRC_HOOK_PENDING]	= "pending",

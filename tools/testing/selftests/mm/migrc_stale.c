@@ -34,8 +34,11 @@
  * uffd-rwp   P is as in "reuse-exclusive", and its entry marked for userfaultfd by
  *            registrations that are gone: UFFDIO_MOVE leaves the mark of write protection
  *            on an entry of swap. In a mapping for RWP the move then makes it
- *            inaccessible, and the fault of the store writable: the only one that does so
- *            without a flush since.
+ *            inaccessible, and flushes, since nobody does later: the fault of the store
+ *            makes it writable without a flush.
+ * uffd-undo  the same, but a pipe has P, so the move is undone. The next one, after the
+ *            pipe has gone, finds an inaccessible entry, flushes nothing and frees the old
+ *            page. main writes to new pages.
  * zap        P is replaced by mmap(MAP_FIXED) while it is a migration entry.
  * dontneed   the same by MADV_DONTNEED.
  * mremap     P is moved elsewhere while it is a migration entry.
@@ -177,6 +180,8 @@ struct test {
 	bool inflight;		/* the act moves, and does so itself */
 	bool reclaim;		/* the act needs the reclaimer */
 	bool keep;		/* R must go on reading the old value */
+	bool undone;		/* the move fails */
+	bool flushes;		/* the move does, unless a hook is removed */
 	bool denied;		/* nothing is deferred unless a hook is removed */
 	bool optional;		/* the kernel need not defer this, or no move may meet it */
 	long age_ms;
@@ -739,6 +744,17 @@ static bool act_rwp(__u64 round)
 	return act_store(round) && clean;
 }
 
+static int pipe_p[2];
+
+static void prepare_undo(__u64 round)
+{
+	struct iovec iov = { .iov_base = area, .iov_len = psize };
+
+	prepare_rwp(round);
+	if (pipe(pipe_p) || vmsplice(pipe_p[1], &iov, 1, SPLICE_F_NONBLOCK) != (ssize_t)psize)
+		ksft_exit_fail_msg("vmsplice: %s\n", strerror(errno));
+}
+
 /* Until P is a migration entry. */
 static void wait_for_entry(__u64 round)
 {
@@ -837,6 +853,19 @@ static bool act_record(__u64 round)
 	(void)round;
 	scribble();
 	return true;
+}
+
+static bool act_undo(__u64 round)
+{
+	bool moved;
+
+	(void)round;
+	close(pipe_p[0]);
+	close(pipe_p[1]);
+	moved = migrc_move(&set, 0, !migrc_node_of(page_p), MPOL_MF_MOVE_ALL) &&
+		tlb_rs_pfn(page_p) != pfn;
+	scribble();
+	return moved && clean;
 }
 
 static bool act_drain(__u64 round)
@@ -1206,10 +1235,12 @@ static bool litmus_round(const struct test *t, __u64 round, bool skipped)
 	before_faults = migrc_faults(sh->tid);
 	migrc_read(&before);
 	if (!t->inflight) {
-		ok = migrc_move(&set, 0, !migrc_node_of(page_p), MPOL_MF_MOVE_ALL) &&
-		     tlb_rs_pfn(page_p) != pfn;
+		/* Nothing is said of pages that have moved if another has not. */
+		ok = (migrc_move(&set, 0, !migrc_node_of(page_p), MPOL_MF_MOVE_ALL) ||
+		      t->undone) && (tlb_rs_pfn(page_p) == pfn) == t->undone;
 		migrc_diff(&before, &d);
-		ok &= !d.val[MIGRC_FLUSH] && migrc_faults(sh->tid) == before_faults;
+		if (!t->flushes || skipped)
+			ok &= !d.val[MIGRC_FLUSH] && migrc_faults(sh->tid) == before_faults;
 	}
 	armed = t->act(round) && ok;
 	if (t->inflight)
@@ -1612,7 +1643,10 @@ static const struct test tests[] = {
 	  .zero = 2 * THP_PAGES - 1, .setup = setup_move, .prepare = prepare_uffd,
 	  .act = act_move, .optional = RARELY_MET },
 	{ .name = "uffd-rwp", .run = run_litmus, .rounds = 30,
-	  .setup = setup_rwp, .prepare = prepare_rwp, .act = act_rwp },
+	  .flushes = true, .setup = setup_rwp, .prepare = prepare_rwp, .act = act_rwp },
+	{ .name = "uffd-undo", .run = run_litmus, .rounds = 30, .keep = true, .undone = true,
+	  .flushes = true, .setup = setup_rwp, .prepare = prepare_undo, .act = act_undo,
+	  .cleanup = cleanup_others },
 	{ .name = "zap", .run = run_litmus, .rounds = 50, .inflight = true,
 	  .pages = NR_INFLIGHT, .prepare = prepare_fork_exit, .act = act_zap,
 	  .optional = RARELY_MET },
