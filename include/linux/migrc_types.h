@@ -3,7 +3,7 @@
 #define _LINUX_MIGRC_TYPES_H
 
 #include <linux/types.h>
-
+#ifdef CONFIG_MIGRC	/* on 64 bits: here others have no atomic64_t yet */
 struct xarray;
 
 /*
@@ -46,5 +46,5 @@ struct migrc_walk {
 	int pid;
 #endif
 };
-
+#endif /* CONFIG_MIGRC */
 #endif /* _LINUX_MIGRC_TYPES_H */
