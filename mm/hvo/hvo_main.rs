@@ -137,7 +137,7 @@ impl Turn {
 
     /// Ends it with a pause, or an attempt.
     fn end(self, pause: &Pause) {
-        STOPPED_NS.store(pause.ack_ns + pause.paused_ns, Relaxed);
+        STOPPED_NS.store(pause.ack_ns.saturating_add(pause.paused_ns), Relaxed);
         ENDED_NS.store(now_ns(), Relaxed);
     }
 }

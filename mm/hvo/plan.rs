@@ -206,7 +206,10 @@ impl Attempts {
                 self.other += 1;
                 if self.other >= Self::OTHER_MAX || (!mandatory && self.other > retries) {
                     Step::GiveUp
-                } else if miss == Miss::Hotplug && self.other > retries {
+                } else if mandatory
+                    && miss == Miss::Hotplug
+                    && self.other > retries.min(Self::OTHER_MAX / 2)
+                {
                     // A CPU that stays half-way prevents pauses for good, but not this.
                     Step::StopMachine
                 } else {
@@ -225,5 +228,5 @@ pub const fn rest_us(paused_ns: u64, since_ns: u64, percent: u32) -> u64 {
     if percent >= 100 {
         return 0;
     }
-    (paused_ns * (100 - percent) / percent).saturating_sub(since_ns) / 1_000
+    (paused_ns.saturating_mul(100 - percent) / percent).saturating_sub(since_ns) / 1_000
 }

@@ -22,6 +22,11 @@ fn works() -> impl Strategy<Value = Vec<(Work, bool)>> {
     })
 }
 
+/// As they may be set: a few, or about as many as misses are waited for.
+fn retries() -> impl Strategy<Value = u32> {
+    prop_oneof![0..20u32, 490..510u32, 990..=1000u32]
+}
+
 fn budgets() -> impl Strategy<Value = Budget> {
     (0..5000u32, 0..100_000u64).prop_map(|(entries, ns)| Budget { entries, ns })
 }
@@ -69,7 +74,7 @@ proptest! {
 
     /// Every mixed sequence of misses ends.
     #[test]
-    fn attempts_end(misses in prop::collection::vec(0..3usize, 3000), retries in 0..20u32,
+    fn attempts_end(misses in prop::collection::vec(0..3usize, 9000), retries in retries(),
                     mandatory: bool) {
         let misses = misses.iter().map(|miss| MISSES[*miss]);
 
@@ -79,7 +84,7 @@ proptest! {
     /// Each kind is counted by itself.
     #[test]
     fn misses_of_one_kind_in_a_row(runs in prop::collection::vec((0..3usize, 1..40usize), 1..20),
-                                   retries in 0..20u32, mandatory: bool) {
+                                   retries in retries(), mandatory: bool) {
         let misses = runs.iter().flat_map(|&(miss, times)| [MISSES[miss]].repeat(times));
 
         check_attempts(misses, retries, mandatory);
@@ -104,11 +109,30 @@ fn percentages_have_limits() {
 #[test]
 fn attempts_of_one_kind_end() {
     for miss in MISSES {
-        for (retries, mandatory) in (0..20).flat_map(|n| [(n, false), (n, true)]) {
-            let ended = check_attempts([miss].repeat(1_000).into_iter(), retries, mandatory);
+        let retries = (0..20).chain(990..=1_000);
+
+        for (retries, mandatory) in retries.flat_map(|n| [(n, false), (n, true)]) {
+            let ended = check_attempts([miss].repeat(1_001).into_iter(), retries, mandatory);
 
             assert_eq!(ended, !mandatory || miss != Miss::Cancelled, "{miss:?}");
         }
+    }
+}
+
+/// A CPU that stays half-way does not prevent what is mandatory, even with the most retries.
+#[test]
+fn a_cpu_half_way_is_stopped_in_a_thread() {
+    for retries in [0, 8, 499, 500, 998, 999, 1_000] {
+        let mut attempts = Attempts::default();
+        let first = (1..).find(|_| match attempts.after(Miss::Hotplug, retries, true) {
+            Step::StopMachine => true,
+            step => {
+                assert_eq!(step, Step::Again(1_000), "{retries} retries");
+                false
+            }
+        });
+
+        assert_eq!(first, Some(retries.min(500) + 1));
     }
 }
 

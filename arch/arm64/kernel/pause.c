@@ -175,7 +175,8 @@ int arm64_pause_cpus(struct arm64_pause *pause)
 	pause->nr_cpus = nr_paused;
 
 	pause->daif = local_daif_save();
-	pause->begin = ktime_get_mono_fast_ns();
+	/* The monotonic clock may step back when NTP slows it down. */
+	pause->begin = ktime_get_raw_fast_ns();
 	state = pause_state + 1;
 	pause->state = state;
 	/* A CPU may miss the end of the last pause, and go on because of this store. */
@@ -187,7 +188,7 @@ int arm64_pause_cpus(struct arm64_pause *pause)
 
 	for (;;) {
 		cpu = first_running(state);
-		pause->ack_ns = ktime_get_mono_fast_ns() - pause->begin;
+		pause->ack_ns = ktime_get_raw_fast_ns() - pause->begin;
 		if (cpu >= nr_cpu_ids || hvo_skip(HVO_HOOK_ACK))
 			return 0;
 		if (pause->ack_ns > pause->timeout_ns)
@@ -210,7 +211,7 @@ void arm64_resume_cpus(struct arm64_pause *pause)
 {
 	/* The entries, before who waits goes on to use them. */
 	smp_store_release(&pause_state, pause->state + 1);
-	pause->paused_ns = ktime_get_mono_fast_ns() - pause->begin - pause->ack_ns;
+	pause->paused_ns = ktime_get_raw_fast_ns() - pause->begin - pause->ack_ns;
 	local_daif_restore(pause->daif);
 	preempt_enable();
 	mutex_unlock(&pause_mutex);

@@ -150,7 +150,8 @@ static void freeze_entry(u64 *entry, u64 new)
  * it leads to is compared then. Both steps are invalidated before anything else is done.
  *
  * Context: may sleep; nobody else changes these entries, nor has references to the tails.
- * Return: 0, or -EAGAIN if somebody has written to a page; then nothing has changed.
+ * Return: 0, or -EAGAIN if somebody has written to a page; then no entry has changed, but
+ * tails that differed may have got the contents of a shared one.
  */
 int arch_hvo_apply_live(const struct hvo_window *w)
 {

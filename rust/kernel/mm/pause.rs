@@ -80,7 +80,8 @@ impl<'a> Window<'a> {
     ///
     /// For pages of the same contents, of which nobody can write to either when one replaces the
     /// other. Fails with `EAGAIN` if somebody has written to one, and with `EINVAL` if these
-    /// changes are of another kind; nothing has changed then. May sleep.
+    /// changes are of another kind; no entry has changed then, but tails that differed may have got
+    /// the contents of a shared one. May sleep.
     pub fn apply_live(self) -> Result {
         // SAFETY: `runs` is valid by the invariants.
         let runs = unsafe { core::slice::from_raw_parts(self.inner.runs, self.inner.nr_runs) };

@@ -52,6 +52,12 @@ const BACKOFF: [u64; 7] = [100, 200, 400, 800, 1_600, 3_200, 6_400];
 
 /// What follows on the `nth` miss of its kind, of which hotplug and a lock are one.
 pub fn step(miss: Miss, nth: u32, retries: u32, mandatory: bool) -> Step {
+    // Stopping threads is tried, however many retries were asked for.
+    let retries = match miss {
+        Miss::Hotplug if mandatory => retries.min(500),
+        _ => retries,
+    };
+
     match (miss, nth > retries, mandatory) {
         // Nobody waits for longer than a second.
         (Miss::Hotplug | Miss::Locked, ..) if nth >= 1_000 => Step::GiveUp,
