@@ -80,6 +80,8 @@ pub enum Reason {
     Flush = bindings::tlb_batch_reason_TLB_BATCH_FLUSH,
 }
 
+static_assert!(Reason::Flush as u32 + 1 == bindings::tlb_batch_reason_NR_TLB_BATCH_REASONS);
+
 impl Reason {
     /// Converts from C; a value that is none of `enum tlb_batch_reason` counts as a flush.
     #[inline]
@@ -472,7 +474,7 @@ mod tests {
         let mut raw = bindings::tlb_batch {
             nr: 1,
             unsynced: true,
-            issued: true,
+            issued: false,
             evicted: 2,
             evicted_bytes: 3 * PAGE,
             ..Default::default()
@@ -501,7 +503,7 @@ mod tests {
                 false
             }
             fn flush(&mut self, _: MmPtr, _: usize, _: usize, _: usize) -> bool {
-                // Never asked, because something was issued.
+                // Asked, because nothing was issued yet: the two flags are told apart.
                 self.0 += 100;
                 false
             }
@@ -515,7 +517,7 @@ mod tests {
         assert_eq!(ranges.held().count(), 0);
         assert_eq!(ranges.take_evicted(), (2, 3 * PAGE));
         ranges.flush(&mut expect);
-        assert_eq!(expect.0, 11);
+        assert_eq!(expect.0, 111);
 
         // What was filled last is the one that C extends, and evicted last.
         for i in 0..=ranges::CAPACITY {
@@ -572,11 +574,7 @@ mod tests {
         add(&mut batch, &mut tlb, 1, 5, 2);
         assert_eq!(batch.len(), 2);
 
-        let owed = batch.take();
-        assert!(owed.is_some());
-        if let Some(owed) = owed {
-            owed.issue(&mut tlb);
-        }
+        batch.issue_mm(0, &mut tlb);
         assert_eq!(tlb.cached[..2], [0, 0b110_0000]);
         batch.flush(&mut tlb);
         assert_eq!(tlb.cached, [0; 8]);

@@ -263,7 +263,6 @@ pub enum Op {
         /// Whether C adds the run if it can, which notices fewer neighbours.
         c: bool,
     },
-    Take,
     IssueMm(usize),
     Issue,
     /// A flush before a put-back, under a spinlock.
@@ -398,11 +397,6 @@ impl Run {
                     self.hold(mm);
                 } else {
                     self.batch.issue(&mut self.tlb);
-                }
-            }
-            Op::Take => {
-                if let Some(owed) = self.batch.take() {
-                    owed.issue(&mut self.tlb);
                 }
             }
             Op::IssueMm(mm) => self.locked(|run| run.batch.issue_mm(mm, &mut run.tlb)),

@@ -318,20 +318,6 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
         )
     }
 
-    /// Takes a range out of the batch.
-    ///
-    /// To be issued before the next [`Ranges::flush`], which is to wait for it.
-    #[inline]
-    #[must_use = "what was taken must be issued"]
-    pub fn take(&mut self) -> Option<Owed<M>> {
-        if self.is_empty() {
-            return None;
-        }
-        let range = self.remove(0);
-
-        Some(self.owe(range))
-    }
-
     /// Issues all that is owed of `mm`, without waiting.
     #[inline]
     pub fn issue_mm(&mut self, mm: M, tlb: &mut impl Tlb<M>) {
