@@ -64,7 +64,8 @@ help:
 #:                            translations; ARCH=
 #:   make coverage            which lines of the pure logic the tests on the host run
 #:   make meter programs      the QEMU plugin, the guest programs
-#:   make doctor              what is here, what is missing and the command for it; make setup: install it
+#:   make doctor              what is here, what is missing and the command for it; make setup INSTALL=1:
+#:                            install it
 #:   make source              fetch the kernel source into ~/.cache/tlb-rs
 #:
 #: On a kernel tree of your own:
@@ -78,8 +79,8 @@ help:
 #: While developing: overlay files are edited here, "make kernel" picks them up. The patched tree is
 #: build/KVER/linux; edits made there are brought back by
 #:   make refresh             new files of the overlay
-#:   make refresh PATCH=name  the same, and edits of existing files into patches/name (a new name
-#:                            is appended to the series); with KVER=7.2 into patches/7.2/name
+#:   make refresh PATCH=name  the same, and edits of existing files into patches/name (a new name is appended to
+#:                            the series); with KVER=7.2 what the series has into patches/7.2/name
 #:   make edit PATCH=name     first, where later patches change the same file
 #:   make clean distclean     remove build/ but for the kernels; all of build/
 #:

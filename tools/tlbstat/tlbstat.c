@@ -587,7 +587,7 @@ static const struct { const char *key, *help; } counters[] = {
 	{ "hvo.busy", "attempts in which CPU hotplug was in the way" },
 	{ "hvo.live", "changes without a pause (hvo.strategy=nopause)" },
 	{ "hvo.copies", "pages copied in pauses" },
-	{ "hvo.ack_ns", "time until all CPUs had stopped (ns)" },
+	{ "hvo.ack_ns", "time until all CPUs had stopped, or it was cancelled (ns)" },
 	{ "hvo.paused_ns", "time from then until they went on (ns)" },
 };
 
@@ -598,7 +598,7 @@ static const struct { const char *prefix, *head; } families[] = {
 	{ "migrc.denied.", "pages denied, by reason" },
 	{ "migrc.drain.", "drains, by reason" },
 	{ "migrc.drain_pages.", "pages drained, by reason" },
-	{ "migrc.hook.", "flushes before a write, by hook" },
+	{ "migrc.hook.", "flushes by hooks, before entries change" },
 	{ "migrc.age.", "pages drained, the oldest below N ms" },
 	{ "hvo.pauses.", "pauses, by reason" },
 	{ "hvo.entries.", "entries changed, by reason" },
@@ -1331,8 +1331,9 @@ static const char notes[] =
 "a histogram (65536 ms, 2097152 us) stands for whatever is longer, too.\n"
 "\n"
 "JSON: tlbstat (1: the version), time since 1970, uptime, boot_id, kernel, arch; then counters\n"
-"since the boot by the names above (null: missing), sysctl.NAME, hugetlb.SIZE (pages in a pool),\n"
-"stats.DIR (1: debugfs was read); interval and rate.GROUP.COLUMN since the sample before, and\n";
+"since the boot by the names above, or those of /proc/vmstat and debugfs (null: missing),\n"
+"sysctl.NAME, hugetlb.SIZE (pages in a pool), stats.DIR (1: debugfs was read); interval and\n"
+"rate.GROUP.COLUMN since the sample before, and\n";
 
 static double positive(const char *text, double least, const char *what)
 {
