@@ -25,6 +25,9 @@
  *            long because other processes have it mapped, too, and fault injection delays the
  *            walk of each: some open() comes in the middle of the walk
  *
+ * reclaim    no R: a page of a private mapping is deferred, reclaimed, and then written to.
+ *            Reclaim flushes it, so CONFIG_MIGRC_DEBUG must not warn.
+ *
  * Of a filesystem that was made with a file migrc_image in it, whose words count up:
  *
  * image      nobody writes; the old frames must not be used for something else while R
@@ -777,6 +780,53 @@ static long run_race(long rounds, const struct migrc_options *o)
 	return armed;
 }
 
+/* --- reclaim ----------------------------------------------------------------------- */
+
+/* The file's pages are charged to who reads them first. */
+static bool setup_reclaim(void)
+{
+	if (!tlb_rs_cgroup())
+		return false;
+	tlb_rs_cgroup_enter();
+	return true;
+}
+
+static long run_reclaim(long rounds, const struct migrc_options *o)
+{
+	volatile __u64 *first = (__u64 *)base;
+	struct tlb_rs_readers readers;
+	struct migrc_set page;
+	long round, armed = 0;
+
+	(void)o;
+	if (mprotect(base, len, PROT_READ | PROT_WRITE))
+		ksft_exit_fail_msg("mprotect: %s\n", strerror(errno));
+	migrc_set_init(&page, base, 1);
+	tlb_rs_readers_start(&readers, 1, false, base + psize, len - psize);
+	for (round = 1; round <= rounds; round++) {
+		struct migrc_counters before, d;
+		bool ok = prepare(round);
+		int i;
+
+		migrc_read(&before);
+		ok &= migrc_move(&page, 0, !migrc_node_of(base), MPOL_MF_MOVE_ALL) == 1;
+		for (i = 0; i < 20 && tlb_rs_pfn(base); i++) {
+			tlb_rs_drain_pages();
+			tlb_rs_forget_use();
+			tlb_rs_cgroup_reclaim(len, "");
+		}
+		migrc_diff(&before, &d);
+		ok &= d.val[MIGRC_DEFERRED] == 1 && !d.val[MIGRC_FLUSH] && !tlb_rs_pfn(base);
+		*first = round;
+		sh.stale += *first != (__u64)round;
+		madvise(base, psize, MADV_DONTNEED);
+		armed += ok;
+	}
+	tlb_rs_readers_end(&readers);
+	migrc_set_free(&page);
+	return armed;
+}
+
 /* --- how often P is mapped --------------------------------------------------------- */
 
 static bool setup_mappings(void)
@@ -964,6 +1014,8 @@ static const struct test tests[] = {
 	  .zero = true, .done = done_fd },
 	{ .name = "journal", .setup = setup_journal, .renew = renew_verity, .act = act_verity,
 	  .zero = true, .done = done_journal },
+	{ .name = "reclaim", .setup = setup_reclaim, .run = run_reclaim,
+	  .done = tlb_rs_cgroup_leave, .private = true },
 	{ .name = "race", .setup = setup_race, .run = run_race, .times = 10 },
 	{ .name = "image", .setup = setup_image, .renew = renew_image, .act = act_image,
 	  .cleanup = unmap_others, .image = true },
