@@ -56,7 +56,7 @@ enum migrc_drain_reason {
  */
 enum migrc_hook {
 	MIGRC_HOOK_RANGE,	/* entries of a range change or go away */
-	MIGRC_HOOK_REUSE,	/* a write fault makes the page writable */
+	MIGRC_HOOK_REUSE,	/* a fault makes the page writable */
 	MIGRC_HOOK_SWAPIN,	/* a page from swap is mapped writable */
 	MIGRC_HOOK_FORCE,	/* somebody writes to read-only memory */
 	MIGRC_HOOK_PROTNONE,	/* migration makes an entry inaccessible */

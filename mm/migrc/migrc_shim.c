@@ -297,8 +297,8 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 	u32 facts = 0;
 
 	/*
-	 * Then no TLB has it, and set_tlb_ubc_flush_pending() will do nothing: who makes
-	 * an entry inaccessible has flushed it, which is hook "protnone" in migration.
+	 * Then no TLB has it, or who made it inaccessible flushes before the page is free,
+	 * see hook "protnone". And set_tlb_ubc_flush_pending() will do nothing.
 	 */
 	if (!pte_accessible(mm, pte))
 		return false;

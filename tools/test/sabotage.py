@@ -128,8 +128,10 @@ REMOVALS = (
     *(tlb_batch(case, f"tlb_batch_task --case {case} --skip") for case in ("enomem", "fork", "exit")),
 
     *(stale(case, "range") for case in ("mprotect", "uffd-wp", "uffd-move", "zap", "dontneed", "mremap")),
-    stale("reuse-exclusive", "reuse"),
-    *(stale(case, "protnone") for case in ("uffd-rwp", "uffd-undo")),
+    *(stale(case, "reuse") for case in ("reuse-exclusive", "uffd-swapin")),
+    stale("uffd-undo", "protnone"),
+    # Either flushes.
+    stale("uffd-rwp", "reuse,protnone"),
     # There a child exits, and its flush is of all ASIDs where QEMU emulates arm64.
     *(stale(case, "reuse", X86_64, own=True) for case in ("reuse", "common")),
     readmostly("table", "reuse"),

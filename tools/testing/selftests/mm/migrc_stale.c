@@ -34,11 +34,14 @@
  * uffd-rwp   P is as in "reuse-exclusive", and its entry marked for userfaultfd by
  *            registrations that are gone: UFFDIO_MOVE leaves the mark of write protection
  *            on an entry of swap. In a mapping for RWP the move then makes it
- *            inaccessible, and flushes, since nobody does later: the fault of the store
- *            makes it writable without a flush.
+ *            inaccessible, and the fault of the store writable: without hook "protnone"
+ *            of the one and "reuse" of the other none of them would flush.
  * uffd-undo  the same, but a pipe has P, so the move is undone. The next one, after the
  *            pipe has gone, finds an inaccessible entry, flushes nothing and frees the old
  *            page. main writes to new pages.
+ * uffd-swapin  P is marked as in "uffd-rwp" and moved, which is not flushed as long as the
+ *            mapping is not for RWP. Then it is, and P is swapped out and read back for the
+ *            store as in "swapin": it is inaccessible then, and writable by the next fault.
  * zap        P is replaced by mmap(MAP_FIXED) while it is a migration entry.
  * dontneed   the same by MADV_DONTNEED.
  * mremap     P is moved elsewhere while it is a migration entry.
@@ -712,7 +715,8 @@ static bool uffd_register(char *addr, size_t len, __u64 mode)
 /* From where P comes, on the same place of its page. */
 static char *origin;
 
-static void prepare_rwp(__u64 round)
+/* Accessible, read-only, exclusive, and marked. */
+static void mark(__u64 round)
 {
 	__u64 val = old_value(round);
 	char *from = origin + ((char *)page_p - area);
@@ -721,8 +725,13 @@ static void prepare_rwp(__u64 round)
 	if (mmap(area, psize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
 		 0) != area || !tlb_rs_bind_node(area, psize, migrc_node_of(list)))
 		ksft_exit_fail_msg("cannot map P: %s\n", strerror(errno));
+	/* What is charged is reclaimed: nothing else may be. */
+	if (test->reclaim)
+		tlb_rs_cgroup_enter();
 	if (pwrite(mem, &val, sizeof(val), (unsigned long)from) != sizeof(val))
 		ksft_exit_fail_msg("/proc/self/mem: %s\n", strerror(errno));
+	if (test->reclaim)
+		tlb_rs_cgroup_leave();
 	uffd_protect(origin, true);
 	tlb_rs_drain_pages();
 	if (madvise(origin, psize, MADV_PAGEOUT) ||
@@ -732,11 +741,31 @@ static void prepare_rwp(__u64 round)
 	uffd_move(area, origin, psize);
 	come_and_go();
 	pin_and_read();
+	clean &= (tlb_rs_pagemap(area) & (PM_PRESENT | PM_UFFD)) == (PM_PRESENT | PM_UFFD);
+}
+
+static void register_rwp(void)
+{
 	if (!uffd_register(area, psize, UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_RWP))
 		ksft_exit_fail_msg("UFFDIO_REGISTER: %s\n", strerror(errno));
-	clean &= (tlb_rs_pagemap(area) & (PM_PRESENT | PM_UFFD)) == (PM_PRESENT | PM_UFFD);
+}
+
+static void prepare_rwp(__u64 round)
+{
+	mark(round);
+	register_rwp();
 	migrc_gather(&set);
 	settle();
+}
+
+static void prepare_rwp_swapin(__u64 round)
+{
+	mark(round);
+	while (tlb_rs_kpageflags(tlb_rs_pfn(page_p)) & (1 << KPF_WRITEBACK))
+		tlb_rs_sleep_us(1000);
+	migrc_gather(&set);
+	deactivate();
+	touch_stack();
 }
 
 static bool act_rwp(__u64 round)
@@ -824,6 +853,12 @@ static bool act_swapin(__u64 round)
 	armed = clean && !tlb_rs_pfn(page_p) && tlb_rs_vmstat_read("migrc_flush") == flushes;
 	store(new_value(round));
 	return armed && tlb_rs_pfn(page_p) == dst && tlb_rs_now_ns() - start < DELAY_US * 1000ULL;
+}
+
+static bool act_rwp_swapin(__u64 round)
+{
+	register_rwp();
+	return act_swapin(round);
 }
 
 static void cleanup_swapin(void)
@@ -1118,6 +1153,11 @@ static bool setup_rwp(void)
 		return false;
 	origin = tlb_rs_mmap(psize, psize);
 	return uffd_register(origin, psize, UFFDIO_REGISTER_MODE_WP);
+}
+
+static bool setup_rwp_swapin(void)
+{
+	return setup_swapin() && setup_rwp();
 }
 
 /* A page table full of pages, which are moved in one go, and one of none. */
@@ -1647,6 +1687,9 @@ static const struct test tests[] = {
 	{ .name = "uffd-undo", .run = run_litmus, .rounds = 30, .keep = true, .undone = true,
 	  .flushes = true, .setup = setup_rwp, .prepare = prepare_undo, .act = act_undo,
 	  .cleanup = cleanup_others },
+	{ .name = "uffd-swapin", .run = run_litmus, .rounds = 20, .reclaim = true,
+	  .setup = setup_rwp_swapin, .prepare = prepare_rwp_swapin, .act = act_rwp_swapin,
+	  .cleanup = cleanup_swapin },
 	{ .name = "zap", .run = run_litmus, .rounds = 50, .inflight = true,
 	  .pages = NR_INFLIGHT, .prepare = prepare_fork_exit, .act = act_zap,
 	  .optional = RARELY_MET },
