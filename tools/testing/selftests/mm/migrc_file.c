@@ -793,7 +793,7 @@ static bool setup_reclaim(void)
 
 static long run_reclaim(long rounds, const struct migrc_options *o)
 {
-	volatile __u64 *first = (__u64 *)base;
+	__u64 *first = (__u64 *)base;
 	struct tlb_rs_readers readers;
 	struct migrc_set page;
 	long round, armed = 0;
@@ -817,8 +817,8 @@ static long run_reclaim(long rounds, const struct migrc_options *o)
 		}
 		migrc_diff(&before, &d);
 		ok &= d.val[MIGRC_DEFERRED] == 1 && !d.val[MIGRC_FLUSH] && !tlb_rs_pfn(base);
-		*first = round;
-		sh.stale += *first != (__u64)round;
+		STORE(*first, (__u64)round);
+		sh.stale += LOAD(*first) != (__u64)round;
 		madvise(base, psize, MADV_DONTNEED);
 		armed += ok;
 	}
