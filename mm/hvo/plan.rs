@@ -203,13 +203,13 @@ impl Attempts {
                 }
             }
             Miss::Hotplug | Miss::Locked => {
+                // Threads are stopped before that is given up, too.
+                let retries = retries.min(Self::OTHER_MAX / 2);
+
                 self.other += 1;
                 if self.other >= Self::OTHER_MAX || (!mandatory && self.other > retries) {
                     Step::GiveUp
-                } else if mandatory
-                    && miss == Miss::Hotplug
-                    && self.other > retries.min(Self::OTHER_MAX / 2)
-                {
+                } else if miss == Miss::Hotplug && self.other > retries {
                     // A CPU that stays half-way prevents pauses for good, but not this.
                     Step::StopMachine
                 } else {

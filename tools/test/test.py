@@ -61,7 +61,7 @@ OBJECTS = {
               "arch/arm64/mm/copypage.o", "arch/arm64/mm/init.o", "drivers/irqchip/irq-gic-v3.o"),
     "x86_64": (*OBJECTS_BOTH, "mm/hugetlb.o", "mm/hugetlb_vmemmap.o", "arch/x86/mm/tlb.o", "arch/x86/mm/fault.o"),
 }
-# Of 32 bits: files of the series that tinyconfig has, in mm.
+# Of a kernel for 32 bits: mm, and what else of the series tinyconfig has.
 OBJECTS_32 = ("mm/", "kernel/fork.o", "kernel/exit.o", "fs/open.o", "fs/namei.o", "arch/x86/mm/fault.o", "arch/x86/mm/tlb.o")
 # Of files that the series changes, but not compared.
 NOT_AS_STOCK = {
@@ -337,7 +337,7 @@ def off(suite):
             continue
         for obj, what in compiled_out.differences(objdump, *tops, objects):
             suite.check(f"{arch} {obj} as stock", what is None, what or "")
-    # Of 32 bits, where nothing of ours can be chosen: what the series does to headers must not stop a build.
+    # A kernel for 32 bits, where nothing of ours can be chosen: what the series does to headers must not stop a build.
     out = ROOT / "build" / KVER / "i386-objects"
     make, env = kernel_tool.maker(tree(), out, "i386")
     try:

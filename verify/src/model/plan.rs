@@ -54,8 +54,8 @@ const BACKOFF: [u64; 7] = [100, 200, 400, 800, 1_600, 3_200, 6_400];
 pub fn step(miss: Miss, nth: u32, retries: u32, mandatory: bool) -> Step {
     // Stopping threads is tried, however many retries were asked for.
     let retries = match miss {
-        Miss::Hotplug if mandatory => retries.min(500),
-        _ => retries,
+        Miss::Cancelled => retries,
+        Miss::Hotplug | Miss::Locked => retries.min(500),
     };
 
     match (miss, nth > retries, mandatory) {

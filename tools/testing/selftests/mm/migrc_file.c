@@ -818,7 +818,6 @@ static long run_reclaim(long rounds, const struct migrc_options *o)
 		migrc_diff(&before, &d);
 		ok &= d.val[MIGRC_DEFERRED] == 1 && !d.val[MIGRC_FLUSH] && !tlb_rs_pfn(base);
 		STORE(*first, (__u64)round);
-		sh.stale += LOAD(*first) != (__u64)round;
 		madvise(base, psize, MADV_DONTNEED);
 		armed += ok;
 	}

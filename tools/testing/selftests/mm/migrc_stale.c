@@ -37,8 +37,8 @@
  *            inaccessible, and the fault of the store writable: without hook "protnone"
  *            of the one and "reuse" of the other none of them would flush.
  * uffd-undo  the same, but a pipe has P, so the move is undone. The next one, after the
- *            pipe has gone, finds an inaccessible entry, flushes nothing and frees the old
- *            page. main writes to new pages.
+ *            pipe has gone, finds an inaccessible entry, for which it does not flush, and
+ *            frees the old page. main writes to new pages.
  * uffd-swapin  P is marked as in "uffd-rwp" and moved, which is not flushed as long as the
  *            mapping is not for RWP. Then it is, and P is swapped out and read back for the
  *            store as in "swapin": it is inaccessible then, and writable by the next fault.
