@@ -42,10 +42,10 @@ enum migrc_drain_reason {
 	MIGRC_DRAIN_LIMIT,	/* as many pages of a node as there may be */
 	MIGRC_DRAIN_PRESSURE,	/* an allocation would have to reclaim */
 	MIGRC_DRAIN_KSWAPD,	/* kswapd is about to look at the watermarks */
-	MIGRC_DRAIN_ISOLATE,	/* page blocks are to be emptied */
+	MIGRC_DRAIN_ISOLATE,	/* page blocks or per-CPU lists are to be emptied */
 	MIGRC_DRAIN_POISON,	/* memory failure looks at a page */
-	MIGRC_DRAIN_MIXED,	/* of a folio only some mappings could be deferred */
-	MIGRC_DRAIN_WRITE,	/* a file may be written to from now on */
+	MIGRC_DRAIN_MIXED,	/* of a folio not all could be deferred after all */
+	MIGRC_DRAIN_WRITE,	/* a file may be written to, or is zeroed */
 	MIGRC_DRAIN_OFF,	/* vm.migrc_enable=0, and what came too late for it */
 	NR_MIGRC_DRAIN_REASONS,
 };

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+# Elsewhere only for the tests of these tools; guests and reports look into ROOT/build.
 BUILD = Path(os.environ.get("TLB_RS_BUILD") or ROOT / "build").resolve()
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tlb-rs"
 GIB = 1 << 30

@@ -588,7 +588,7 @@ static const struct { const char *key, *help; } counters[] = {
 	{ "hvo.live", "changes without a pause (hvo.strategy=nopause)" },
 	{ "hvo.copies", "pages copied in pauses" },
 	{ "hvo.ack_ns", "time until all CPUs had stopped, or it was cancelled (ns)" },
-	{ "hvo.paused_ns", "time from then until they went on (ns)" },
+	{ "hvo.paused_ns", "time from then until they went on, or all of stop_machine() (ns)" },
 };
 
 static const struct { const char *prefix, *head; } families[] = {
