@@ -48,7 +48,7 @@ help:
 #:                            SUITE=abuse: attempts to make it overflow, fill up, stall or leak, at length
 #:   make sabotage            every rule removed, one after the other, on both architectures: prints which test
 #:                            saw it; before that the intact kernel
-#:   make matrix              other kernels: KASAN and lockdep, KCSAN, KFENCE and poisoning, PREEMPT_RT, memory
+#:   make matrix              other kernels: what distributions build, KASAN and lockdep, KCSAN, KFENCE, PREEMPT_RT, memory
 #:                            tags, no NUMA, no THP, no SMP, larger pages, base 7.2; goes on where it was interrupted.
 #:                            KERNELS='arm64-rt x86_64-up': only these
 #:   make kernel              build one kernel: build/KVER/ARCH-VARIANT/
@@ -86,7 +86,7 @@ help:
 #:
 #: Variables: ARCH=arm64|x86_64  KVER=7.3|7.2
 #:   VARIANT=release|stock|checked|bench|trace, fs, of make selftests: selftests|stock-selftests,
-#:            or of make matrix: debug|hardened|kcsan|rt|nonuma|nothp|mte|up|16k|64k
+#:            or of make matrix: debug|hardened|distro|kcsan|rt|nonuma|nothp|mte|up|16k|64k
 #:   INSTALL=1 (install packages with sudo; 0: never, not even as root)
 #:   boot, shell: CPU=max SMP=4 MEM=2G DISK=file|size APPEND='kernel arguments' METER=1 ORACLE=1
 #:   TIMEOUT=seconds (selftests: of one command); kernel: LLVM=-NN RUSTC= BINDGEN= RUST_LIB_SRC=

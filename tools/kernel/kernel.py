@@ -28,7 +28,7 @@ from common import (BUILD, ROOT, Fail, Progress, dotted, lock, logged, main, nee
 IMAGES = {"arm64": "arch/arm64/boot/Image", "x86_64": "arch/x86/boot/bzImage"}
 # Further fragments on top of the checked image; arm64 has pages of more than 4 KiB, x86_64 can do without SMP.
 PAGE_SIZES = ("16k", "64k")
-ON_CHECKED = ("debug", "fs", "hardened", "kcsan", "rt", "nonuma", "nothp", "mte", "up", *PAGE_SIZES)
+ON_CHECKED = ("debug", "distro", "fs", "hardened", "kcsan", "rt", "nonuma", "nothp", "mte", "up", *PAGE_SIZES)
 # On top of the release image.
 ON_RELEASE = ("bench", "trace", "selftests")
 # Without the patches.
@@ -41,7 +41,10 @@ OBJECT_OPTIONS = "# CONFIG_RUST is not set\n# CONFIG_SAMPLES_RUST is not set\n"
 # Options of a fragment that may stay off: (version, architecture, option), "*" for any. Say why.
 MAY_BE_OFF = {
     *(("*", "x86_64", f"CONFIG_ARM64_{o}") for o in ("HW_AFDBM", "MTE", "TAGGED_ADDR_ABI")),    # of arm64
-    *(("*", "arm64", f"CONFIG_{o}") for o in ("UNWINDER_ORC", "MEM_SOFT_DIRTY")),               # of x86_64
+    *(("*", "x86_64", f"CONFIG_{o}") for o in ("SHADOW_CALL_STACK", "UNMAP_KERNEL_AT_EL0")),
+    *(("*", "arm64", f"CONFIG_{o}") for o in                                                    # of x86_64
+      ("UNWINDER_ORC", "MEM_SOFT_DIRTY", "HYPERVISOR_GUEST", "IA32_EMULATION", "KVM_GUEST",
+       "MITIGATION_PAGE_TABLE_ISOLATION", "XEN_PV")),
     # Not there unless modules are signed, or the distribution has certificates.
     *(("*", "*", f"CONFIG_SYSTEM_{o}_KEYS") for o in ("TRUSTED", "REVOCATION")),
 }

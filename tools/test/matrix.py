@@ -93,12 +93,16 @@ HUGE = ("tlb_batch_thp_split", "tlb_batch_task")
 SMALL = ("tlb_batch_task",)
 HVO = ("hvo_pool",)
 OF_ARM64 = {"arm64": (), "x86_64": HVO}
+# The emulated CPUs would do without.
+KPTI = {"arm64": ("kpti=1",), "x86_64": ("pti=on",)}
 KERNELS = (
     *(Kernel(arch, "debug", "KASAN, PROVE_LOCKING, PROVE_RCU, DEBUG_VM, PAGE_TABLE_CHECK, DEBUG_ATOMIC_SLEEP, "
              "FAIL_PAGE_ALLOC", skips=OF_ARM64[arch]) for arch in ("arm64", "x86_64")),
     *(Kernel(arch, "hardened", "DEBUG_VM_PGTABLE, page poisoning, then init_on_free; KFENCE, FAILSLAB", appends=POISON,
              skips=OF_ARM64[arch])
       for arch in ("arm64", "x86_64")),
+    *(Kernel(arch, "distro", "what distributions build: kCFI, KPTI, KASLR, LRU_GEN, ZSWAP, guests of Xen, KVM, Hyper-V",
+             appends=KPTI[arch], skips=OF_ARM64[arch]) for arch in ("arm64", "x86_64")),
     *(Kernel(arch, "kcsan", "KCSAN, of our C code", allow=NOT_OURS, skips=OF_ARM64[arch])
       for arch in ("arm64", "x86_64")),
     *(Kernel(arch, "rt", "PREEMPT_RT, and so !TRANSPARENT_HUGEPAGE", allow=DOCTEST, skips=(*HUGE, *HVO))
