@@ -240,6 +240,8 @@ static inline bool tlb_rs_cgroup(void)
 	if (mkdir(TLB_RS_CGROUP, 0755) && errno != EEXIST)
 		return false;
 	tlb_rs_at_exit(tlb_rs_cgroup_remove);
+	/* Which frees pages before a disk would have been written. */
+	tlb_rs_write_file(TLB_RS_CGROUP "memory.zswap.max", "0");
 	return !access(TLB_RS_CGROUP "memory.reclaim", W_OK);
 }
 
