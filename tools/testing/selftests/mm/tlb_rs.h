@@ -240,8 +240,6 @@ static inline bool tlb_rs_cgroup(void)
 	if (mkdir(TLB_RS_CGROUP, 0755) && errno != EEXIST)
 		return false;
 	tlb_rs_at_exit(tlb_rs_cgroup_remove);
-	/* Which frees pages before a disk would have been written. */
-	tlb_rs_write_file(TLB_RS_CGROUP "memory.zswap.max", "0");
 	return !access(TLB_RS_CGROUP "memory.reclaim", W_OK);
 }
 
@@ -743,6 +741,8 @@ static inline void tlb_rs_quiet(void)
 
 	if (!tlb_rs_read_file("/proc/sys/kernel/numa_balancing", buf, sizeof(buf)) && atoi(buf))
 		tlb_rs_setting("/proc/sys/kernel/numa_balancing", "0");
+	/* It frees pages before a disk would have been written. */
+	tlb_rs_setting("/sys/module/zswap/parameters/enabled", "0");
 	/* A THP that was PTE-mapped on purpose must stay so. */
 	tlb_rs_setting(THP_SYSFS "khugepaged/scan_sleep_millisecs", "600000");
 }
