@@ -1127,6 +1127,7 @@ static bool setup_swapin(void)
 	if (!tlb_rs_has_disk_swap() || !tlb_batch_get(&on) || on <= 0 ||
 	    access(TLB_BATCH_FLUSH_DELAY, W_OK))
 		return false;
+	tlb_rs_no_zswap();
 	return tlb_rs_cgroup();
 }
 

@@ -141,6 +141,7 @@ int main(int argc, char **argv)
 	if (!tlb_rs_has_swap())
 		ksft_exit_skip("needs swap\n");
 	tlb_rs_quiet();
+	tlb_rs_no_zswap();
 
 	base = tlb_rs_mmap(NR_PAGES * psize, SZ_2M);
 	madvise(base, NR_PAGES * psize, MADV_NOHUGEPAGE);

@@ -612,6 +612,7 @@ int main(int argc, char **argv)
 	if (tlb_rs_hook_removed(skip) && !tlb_rs_skip_hooks(skip))
 		ksft_exit_skip("hook '%s' cannot be removed on this kernel\n", skip);
 	tlb_rs_quiet();
+	tlb_rs_no_zswap();
 
 	act->map(dir);
 	/* Not where a write to /proc/self/mem has its data in its own buffer. */

@@ -734,6 +734,12 @@ static inline bool tlb_rs_has_disk_swap(void)
 	       !strstr(buf, "zram");
 }
 
+/* Until exit: zswap frees pages before a disk would have been written. */
+static inline void tlb_rs_no_zswap(void)
+{
+	tlb_rs_setting("/sys/module/zswap/parameters/enabled", "0");
+}
+
 /* Pages that move by themselves do not belong into a measurement. */
 static inline void tlb_rs_quiet(void)
 {
@@ -741,8 +747,6 @@ static inline void tlb_rs_quiet(void)
 
 	if (!tlb_rs_read_file("/proc/sys/kernel/numa_balancing", buf, sizeof(buf)) && atoi(buf))
 		tlb_rs_setting("/proc/sys/kernel/numa_balancing", "0");
-	/* It frees pages before a disk would have been written. */
-	tlb_rs_setting("/sys/module/zswap/parameters/enabled", "0");
 	/* A THP that was PTE-mapped on purpose must stay so. */
 	tlb_rs_setting(THP_SYSFS "khugepaged/scan_sleep_millisecs", "600000");
 }
