@@ -41,7 +41,7 @@ OBJECT_OPTIONS = "# CONFIG_RUST is not set\n# CONFIG_SAMPLES_RUST is not set\n"
 # Options of a fragment that may stay off: (version, architecture, option), "*" for any. Say why.
 MAY_BE_OFF = {
     *(("*", "x86_64", f"CONFIG_ARM64_{o}") for o in ("HW_AFDBM", "MTE", "TAGGED_ADDR_ABI")),    # of arm64
-    *(("*", "x86_64", f"CONFIG_{o}") for o in ("SHADOW_CALL_STACK", "UNMAP_KERNEL_AT_EL0")),
+    *(("*", "x86_64", f"CONFIG_{o}") for o in ("SHADOW_CALL_STACK", "UNMAP_KERNEL_AT_EL0")),        # the same
     *(("*", "arm64", f"CONFIG_{o}") for o in                                                    # of x86_64
       ("UNWINDER_ORC", "MEM_SOFT_DIRTY", "HYPERVISOR_GUEST", "IA32_EMULATION", "KVM_GUEST",
        "MITIGATION_PAGE_TABLE_ISOLATION", "XEN_PV")),
