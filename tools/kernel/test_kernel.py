@@ -145,7 +145,8 @@ class Case(unittest.TestCase):
 
 OLD_APT = 'echo "  Candidate: 1.0"\n'
 FAKE_RUSTC = 'case $1 in --version) echo "rustc %s (fake)";; --print) echo /nonexistent;; esac\n'
-NEW_RUSTC, FAKE_BINDGEN = FAKE_RUSTC % "1.99.9", "echo bindgen 0.72.0\n"
+NEW_RUSTC, FAKE_BINDGEN = FAKE_RUSTC % "1.99.9", "echo bindgen 0.73.0\n"
+
 NO_APT = {"apt-cache": "exit 0\n",
           "apt-get": 'case "$*" in *indextargets*) echo "Packages|Debian|stable|http://mirror.invalid/debian/";; esac\n'}
 
@@ -195,7 +196,79 @@ class Errors(Case):
 
     def test_bindgen_too_old(self):
         self.path(("cargo",), rustc=NEW_RUSTC, bindgen="echo bindgen 0.60.1\n")
-        self.fails(self.build, "too old (0.60.1)", "0.71.1")
+        self.fails(self.build, "is too old: 0.60.1, but 0.71.1 or newer is needed")
+
+    def libclang(self, clang, bindgen, said="", cargo=None):
+        """An LLVM of that version alone; a bindgen that says of its libclang and of types what it is told to."""
+        self.path(("clang", "ld.lld", "llvm-", "lld", "bindgen", "cargo"), rustc=NEW_RUSTC,
+                  **{tool: f"echo clang version {clang}\n" for tool in toolchain.LLVM_TOOLS},
+                  bindgen=f'case $1 in --version) echo bindgen {bindgen};; *) {said or "true"};; esac\n',
+                  **({"cargo": cargo} if cargo else {}))
+        write(self.dir, {"lib/libclang.so.1": ""})
+        self.env["LIBCLANG_PATH"] = str(self.dir / "lib")
+
+    def test_bindgen_loses_types(self):
+        """libclang 22: refused before anything is fetched or compiled, unless the distribution has mended that bindgen."""
+        self.library()
+        message = "echo 'probe.h:1:9: warning: clang version %s' >&2"
+        kept = 'grep -q "struct declared" "$1" && echo "    pub member: ::std::os::raw::c_int,"; true'
+        unfit = "{}, but 0.72.1 or newer is needed with libclang {}"
+        build = ("build", "--arch", "arm64", "--variant", "stock", "--kdir", self.kdir)
+        for clang, bindgen, said, libclang in (
+                ("22.1.0", "0.71.1", "", "22.1.0"), ("23.0.1", "0.72.0", "", "23.0.1"),
+                ("19.1.7", "0.72.0", message % "22.1.8", "22.1.8"),     # another one than that LLVM's
+                ("22.1.0", "0.72.0", message % "22.1.0; echo 'pub foo: [u8; 0]'", "22.1.0")):
+            with self.subTest(clang=clang, bindgen=bindgen):
+                self.libclang(clang, bindgen, said)
+                out = self.fails(build, "bindgen is too old: " + unfit.format(bindgen, libclang), "apt-get install",
+                                 "cargo install --locked bindgen-cli", "BINDGEN=")
+                self.assertNotIn("copying", out)
+                self.env["BINDGEN"] = str(self.dir / "bin/bindgen")
+                self.fails(build, "bindgen: " + unfit.format(bindgen, libclang), "leave out BINDGEN")
+                del self.env["BINDGEN"]
+        for clang, bindgen, said in (("22.1.0", "0.72.1", ""), ("21.1.8", "0.71.1", ""), ("22.1.0", "0.71.1", kept),
+                                     ("22.1.0", "0.72.0", message % "21.1.8")):
+            with self.subTest(clang=clang, bindgen=bindgen):
+                self.libclang(clang, bindgen, said)
+                _, out = self.run_tool(*build)
+                self.assertNotIn("bindgen", out)
+                self.assertIn("copying", out)
+                shutil.rmtree(self.repo / "build")
+
+    def test_bindgen_is_built(self):
+        """By cargo; what that has built is looked at, too."""
+        self.library()
+        build = ("build", "--arch", "arm64", "--variant", "stock", "--kdir", self.kdir)
+        cargo = ('case $1 in --version) echo cargo 1.99.9;; install) mkdir -p "$4/bin"; '
+                 "printf '#!/bin/sh\\necho bindgen %s\\n' > \"$4/bin/bindgen\"; chmod +x \"$4/bin/bindgen\";; esac\n")
+        self.libclang("22.1.0", "0.71.1", cargo=cargo % "0.72.0")
+        self.env["SSL_CERT_FILE"] = "/dev/null"
+        self.fails(build, "the bindgen that cargo built is too old: 0.72.0, but 0.72.1 or newer is needed with libclang 22.1.0")
+        self.libclang("22.1.0", "0.71.1", cargo=cargo % "0.72.1")
+        self.assertIn("copying", self.run_tool(*build)[1])
+
+    def test_cargo_needs_certificates(self):
+        """A fresh machine has none, and cargo's own message does not say so."""
+        none = {"CARGO_HTTP_CAINFO": "/nonexistent", "SSL_CERT_FILE": "/nonexistent"}
+        with mock.patch.object(toolchain, "CERTIFICATES", self.dir / "none"), mock.patch.dict(os.environ, none), \
+                mock.patch.object(toolchain, "which", lambda name: f"/usr/bin/{name}"):
+            self.assertIn("ca-certificates", toolchain.missing(["test"]))
+            with mock.patch.object(toolchain, "candidate", lambda package: ()):
+                self.assertIn("ca-certificates", toolchain.bindgen_packages())
+        with mock.patch.object(toolchain, "CERTIFICATES", self.dir):
+            self.assertEqual([], toolchain.certificates())
+
+    def test_old_cargo(self):
+        """Debian 12's is too old to fetch or build anything of today; its rustc for browsers has one of its own."""
+        self.path(("cargo",), cargo="echo cargo 0.66.0\n")
+        rows = {"rustc-web": (1, 96, 0), "cargo-web": (1, 96, 0), "rustfmt-web": (1, 96, 0), "cargo": (0, 66, 0)}
+        with mock.patch.dict(os.environ, {"PATH": self.env["PATH"]}), \
+                mock.patch.object(toolchain, "find_rustc", lambda: None), \
+                mock.patch.object(toolchain, "candidate", lambda package: rows.get(package, ())):
+            self.assertIsNone(toolchain.find_cargo())
+            self.assertIn("cargo-web", toolchain.missing(["test"]))
+            self.assertEqual(["cargo-web"], [p for p in toolchain.bindgen_packages() if p != "ca-certificates"])
+            self.assertEqual({"cargo": "cargo-web", "rustfmt": "rustfmt-web"}, toolchain.rust_tools())
 
     def test_bindgen_build_fails(self):
         self.path(("bindgen",), rustc=NEW_RUSTC, cargo="echo 'error: no network'; exit 101\n")
@@ -655,7 +728,7 @@ class Doctor(Case):
         self.path(("cargo", "bindgen"), rustc=FAKE_RUSTC % "1.63.0",
                   **{"apt-cache": self.apt(rustc="1.63.0+dfsg1-2", rustc_web="1.85.0+dfsg3-1~deb12u3",
                                            bindgen="0.60.1-2", **{"bindgen_0.71": "(none)", "bindgen_0.72": "(none)"})})
-        self.doctor(1, "1.63.0, too old", " rustc-web rust-web-src cargo")
+        self.doctor(1, "1.63.0, too old", " rustc-web rust-web-src cargo-web")
 
     def test_no_rust_in_any_suite(self):
         self.path(("rustc",), **{"apt-cache": self.apt(rustc="1.63.0")})
@@ -692,6 +765,22 @@ class Doctor(Case):
     def test_versioned_bindgen(self):
         self.path(("bindgen", "cargo"), **{"rustc": NEW_RUSTC, "bindgen-0.71": "echo bindgen 0.71.1\n"})
         self.assertRegex(self.doctor(0), r"ok +bindgen +0\.71\.1, \S+/bindgen-0\.71")
+
+    def test_bindgen_loses_types(self):
+        """With libclang 22, that of Debian 13: what is wrong, and what mends it."""
+        write(self.dir, {"lib/libclang.so.1": ""})
+        self.env["LIBCLANG_PATH"] = str(self.dir / "lib")
+        unfit = r"bindgen is 0\.71\.1, but 0\.72\.1 or newer is needed with libclang 22\.1\.0"
+        tools = {tool: "echo clang version 22.1.0\n" for tool in toolchain.LLVM_TOOLS}
+        tools |= {"rustc": NEW_RUSTC, "bindgen": "echo bindgen 0.71.1\n", "apt-cache": self.apt(
+            bindgen="0.71.1-4", **{"bindgen_0.71": "(none)", "bindgen_0.72": "(none)"})}
+        self.path(("clang", "ld.lld", "llvm-", "cargo"), **tools)
+        self.assertRegex(self.doctor(1, "apt-get install"), r"MISSING +bindgen +\S+" + unfit)
+        self.assertNotRegex(self.doctor(1), r"apt-get install .* bindgen")
+        self.path(("clang", "ld.lld", "llvm-"), **tools, cargo="echo cargo 1.99.9\n")
+        self.assertRegex(self.doctor(0), rf"ok +bindgen +\S+{unfit}.*; the first build makes it with cargo")
+        self.env["BINDGEN"] = str(self.dir / "bin/bindgen")
+        self.assertRegex(self.doctor(1), rf"MISSING +bindgen +BINDGEN=\S+: {unfit[11:]}")
 
     def test_fedora_and_arch(self):
         for manager, rust, header in (("dnf", "rust rust-src bindgen-cli", "elfutils-libelf-devel"),
@@ -1246,12 +1335,12 @@ def run_case(name):
 
 
 def in_memory():
-    """Whether /dev/shm has as much room as a build asks for, and runs programs."""
+    """Whether /dev/shm has as much room as "make doctor" asks for, and runs programs."""
     try:
         found = os.statvfs("/dev/shm")
     except OSError:
         return False
-    return (found.f_bavail * found.f_frsize > 8 * common.GIB and not found.f_flag & os.ST_NOEXEC and
+    return (found.f_bavail * found.f_frsize > 11 * common.GIB and not found.f_flag & os.ST_NOEXEC and
             os.access("/dev/shm", os.W_OK))
 
 

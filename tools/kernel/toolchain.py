@@ -13,12 +13,16 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import source
 from common import BUILD, CACHE, GIB, Fail, dotted, given, lock, logged, main, output, say, version
 
 MIN_LLVM, MIN_RUSTC, MIN_BINDGEN = (19,), (1, 85, 0), (0, 71, 1)
+# With this libclang an older bindgen loses the members of types that are declared before they are defined.
+NEW_LIBCLANG, BINDGEN_FOR_IT = (22,), (0, 72, 1)
+DECLARED_FIRST = "struct declared;\nstruct declared {\n\tint member;\n};\n"
 TESTED_LLVM = 19
 LLVM_TOOLS = ("clang", "ld.lld", "llvm-ar", "llvm-nm", "llvm-objcopy", "llvm-strip", "llvm-readelf")
 LLVM_PACKAGES = [f"{p}-{TESTED_LLVM}" for p in ("clang", "lld", "llvm")]
@@ -32,13 +36,16 @@ GUEST_TOOLS = {"qemu-system-aarch64": "qemu-system-arm", "qemu-system-x86_64": "
 DEB_TOOLS = {"dpkg-deb": "dpkg", "dpkg-buildpackage": "dpkg-dev", "dh_prep": "debhelper", "depmod": "kmod",
              "python3": "python3"}
 TEST_TOOLS = {"rst2xml": "python3-docutils", "cpio": "cpio", "c++": "g++"}
-# Beside the distribution's rustc; rustup has its own.
-RUST_TEST_TOOLS = {"cargo": "cargo", "rustfmt": "rustfmt", "clippy-driver": "rust-clippy"}
 GROUPS = ("kernel", "guest", "test", "deb")
 SUDO = "" if os.geteuid() == 0 else "sudo "
-# Rust of distributions that do not call the newest one they have rustc: Debian 12's for browsers, Ubuntu's by version.
-RUST_PACKAGES = (("rustc", "rust-src"), ("rustc-web", "rust-web-src"),
-                 *((f"rustc-1.{n}", f"rust-1.{n}-src") for n in range(99, 84, -1)))
+# rustc, its library source, and what the tests want of the same rustc (rustup has its own). Some distributions do not call
+# the newest one that they have rustc: Debian 12 has one for browsers, without clippy, Ubuntu has them by version.
+RUST_PACKAGES = (
+    ("rustc", "rust-src", {"cargo": "cargo", "rustfmt": "rustfmt", "clippy-driver": "rust-clippy"}),
+    ("rustc-web", "rust-web-src", {"cargo": "cargo-web", "rustfmt": "rustfmt-web"}),
+    *((f"rustc-1.{n}", f"rust-1.{n}-src", {}) for n in range(99, 84, -1)))
+# Without it cargo cannot fetch anything.
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 # Debian's names in other distributions, where they differ; None: not there. Fedora has no C library for other
 # architectures: no guest programs of these.
 ELSEWHERE = {
@@ -138,9 +145,44 @@ def find_bindgen():
         versioned = sorted(in_path(r"bindgen-\d.*"), key=lambda f: version(f.name))
         places = [which("bindgen"), CACHE / "tools/bin/bindgen", *versioned]
     for b in places:
-        if b and (v := version(output([b, "--version"]))) >= MIN_BINDGEN:
-            return str(b), v
+        if b and not unfit_bindgen(b):
+            return str(b), version(output([b, "--version"]))
     return None
+
+
+def unfit_bindgen(bindgen):
+    """Why this one will not do, or ""."""
+    v = version(output([bindgen, "--version"]))
+    if v < MIN_BINDGEN:
+        return f"{dotted(v) or 'unknown version'}, but {dotted(MIN_BINDGEN)} or newer is needed"
+    if v < BINDGEN_FOR_IT and (libclang := lost_types(bindgen)):
+        return (f"{dotted(v)}, but {dotted(BINDGEN_FOR_IT)} or newer is needed with libclang {dotted(libclang)}, of which an "
+                "older one makes types of a wrong size")
+    return ""
+
+
+def least_bindgen():
+    """What to look for where there is none to be asked."""
+    llvm = find_llvm()
+    return BINDGEN_FOR_IT if llvm and llvm[1] >= NEW_LIBCLANG else MIN_BINDGEN
+
+
+@functools.cache
+def lost_types(bindgen):
+    """The version of libclang, if this bindgen loses members of types with it; a distribution may have mended its own."""
+    llvm = find_llvm()
+    env = os.environ | ({"LIBCLANG_PATH": llvm[2]} if llvm and llvm[2] else {}) | {"LC_ALL": "C"}
+    with tempfile.TemporaryDirectory() as name:
+        header = Path(name, "probe.h")
+
+        def said(text):
+            header.write_text(text, encoding="ascii")
+            p = subprocess.run([bindgen, header], env=env, capture_output=True, text=True, check=False)
+            return p.stdout + p.stderr
+        # Which library it has loaded is known to nobody else.
+        m = re.search(r"clang version (\d[\d.]*)", said('#pragma message("clang version " __clang_version__)\n'))
+        v = version(m.group(1)) if m else llvm[1] if llvm else ()
+        return v if v >= NEW_LIBCLANG and "pub member" not in said(DECLARED_FIRST) else ()
 
 
 def wrong():
@@ -158,6 +200,8 @@ def wrong():
     for variable, least in (("RUSTC", MIN_RUSTC), ("BINDGEN", MIN_BINDGEN)):
         if tool := given(variable):
             look(variable, [tool], least)
+    if (tool := given("BINDGEN")) and "BINDGEN" not in found and (why := unfit_bindgen(absolute(tool))):
+        found["BINDGEN"] = why
     if (lib := given("RUST_LIB_SRC")) and not Path(lib, "core/src/lib.rs").exists():
         found["RUST_LIB_SRC"] = "no core/src/lib.rs there"
     return {variable: f"{variable}={given(variable)}: {what}" for variable, what in found.items()}
@@ -202,16 +246,41 @@ def missing(groups):
         need += [p for t, p in {"gcc": "gcc", "make": "make"}.items() if not which(t)]
     for group, tools in (("test", TEST_TOOLS), ("deb", DEB_TOOLS)):
         need += [p for t, p in tools.items() if group in groups and not which(t)]
-    if "test" in groups and packaged_rustc():
-        need += [p for t, p in RUST_TEST_TOOLS.items() if not which(t) and candidate(p) >= MIN_RUSTC]
+    if "test" in groups:
+        need += [p for t, p in rust_tools().items() if not (find_cargo() if t == "cargo" else which(t)) and
+                 candidate(p) >= MIN_RUSTC]
+        need += certificates()
     return list(dict.fromkeys(need))
 
 
-def packaged_rustc():
-    """Whether rustc is the distribution's, or will be once what is missing is installed."""
-    if rustc := find_rustc():
-        return Path(rustc).is_relative_to("/usr/bin")
-    return not given("RUSTC") and bool(rust_packages())
+def certificates():
+    """The package with which cargo trusts a registry, where there are none yet."""
+    places = (os.environ.get("CARGO_HTTP_CAINFO"), os.environ.get("SSL_CERT_FILE"), CERTIFICATES)
+    return ["ca-certificates"] if which("apt-get") and not any(p and Path(p).exists() for p in places) else []
+
+
+def new_rust():
+    """The row of RUST_PACKAGES that is new enough, as this machine's suites have it, or None."""
+    return next((row for row in RUST_PACKAGES if candidate(row[0]) >= MIN_RUSTC), None)
+
+
+def rust_tools():
+    """{tool: package} of what the tests want of a rustc that is the distribution's, or will be; else empty."""
+    rustc = find_rustc()
+    if not rustc or version(output([rustc, "--version"])) < MIN_RUSTC:
+        row = None if given("RUSTC") else new_rust()
+    elif Path(rustc).is_relative_to("/usr/bin"):
+        owner = output(["dpkg-query", "-S", rustc]).split(":")[0]
+        row = next((r for r in RUST_PACKAGES if r[0] == owner), RUST_PACKAGES[0])
+    else:
+        row = None
+    return row[2] if row else {}
+
+
+def find_cargo():
+    """One that is not as old as what Debian 12 has beside the rustc for browsers."""
+    found = which("cargo")
+    return found if found and not () < version(output([found, "--version"])) < MIN_RUSTC else None
 
 
 @functools.cache    # apt-cache takes up to a second, and is asked for twenty packages
@@ -222,13 +291,13 @@ def candidate(package):
 
 def rust_packages():
     """A rustc that is new enough, with its library source, as this machine's suites have it."""
-    return next(([rustc, src] for rustc, src in RUST_PACKAGES if candidate(rustc) >= MIN_RUSTC), [])
+    return list(row[:2]) if (row := new_rust()) else []
 
 
 def bindgen_packages():
     """bindgen in a package, or cargo to build it."""
-    return next(([b] for b in ("bindgen", "bindgen-0.71", "bindgen-0.72") if candidate(b) >= MIN_BINDGEN),
-                [] if which("cargo") else ["cargo"])
+    return next(([b] for b in ("bindgen", "bindgen-0.71", "bindgen-0.72") if candidate(b) >= least_bindgen()),
+                certificates() + ([] if find_cargo() else [rust_tools().get("cargo", "cargo")]))
 
 
 def may_install():
@@ -286,20 +355,19 @@ def need_rust():
 def install_bindgen():
     """bindgen into the cache, from Debian where recent enough is left to the user, else by cargo."""
     old = which("bindgen")
-    what = (f"{old} is too old ({dotted(version(output([old, '--version'])))})" if old
-            else "bindgen not found")
-    from_apt = candidate("bindgen") >= MIN_BINDGEN
-    cargo = which("cargo")
-    if not cargo:
-        raise Fail(f"{what}: {dotted(MIN_BINDGEN)} or newer is needed, and cargo is not here to build it\n"
-                   "  sudo apt-get install -y " + ("bindgen" if from_apt else "cargo") +
+    what = (f"{old} is too old: {unfit_bindgen(old)}" if old else
+            f"bindgen not found: {dotted(least_bindgen())} or newer is needed")
+    cargo = find_cargo()
+    if not cargo or certificates():
+        raise Fail(f"{what}\n  sudo apt-get install -y {' '.join(bindgen_packages())}"
                    "\n  or: cargo install --locked bindgen-cli; or name one: BINDGEN=/path/to/bindgen")
     say(f"{what}: building it with cargo, once (about 90 s)")
     with lock(CACHE / "lock", "download"):
         logged([cargo, "install", "--locked", "--root", CACHE / "tools", "bindgen-cli"],
                CACHE / "bindgen.log", "cargo install bindgen-cli", re.compile(r"\s+(Compiling \S+)"))
+    lost_types.cache_clear()
     if not find_bindgen():
-        raise Fail(f"the bindgen that cargo built is older than {dotted(MIN_BINDGEN)}: update cargo")
+        raise Fail(f"the bindgen that cargo built is too old: {unfit_bindgen(CACHE / 'tools/bin/bindgen')}\n  update cargo")
 
 
 def kernel_tools():
@@ -370,8 +438,9 @@ def doctor():
     v = version(output([rustc, "--version"])) if rustc else ()
     line("rustc", f"{dotted(v)}, {rustc}" if v >= MIN_RUSTC else bad_names.get("RUSTC") or
          f"{f'{rustc} is {dotted(v)}, too old' if v else 'not here'}: {dotted(MIN_RUSTC)} or newer", v >= MIN_RUSTC)
-    b, cargo = find_bindgen(), which("cargo") and "BINDGEN" not in bad_names
-    line("bindgen", f"{dotted(b[1])}, {b[0]}" if b else bad_names.get("BINDGEN") or f"{dotted(MIN_BINDGEN)} or newer" +
+    b, cargo, old = find_bindgen(), find_cargo() and "BINDGEN" not in bad_names, which("bindgen")
+    line("bindgen", f"{dotted(b[1])}, {b[0]}" if b else bad_names.get("BINDGEN") or
+         (f"{old} is {unfit_bindgen(old)}" if old else f"{dotted(least_bindgen())} or newer") +
          ("; the first build makes it with cargo" if cargo else ""), b or cargo)
     lib = source.have_rust_lib(rustc, v) if v else None
     line("rust-src", lib or bad_names.get("RUST_LIB_SRC") or "not here yet; the first build fetches it",
@@ -411,7 +480,7 @@ def advise(found, rustc, bad_names, disk):
                 commands.append("a newer rustc, which no suite here has:\n  rustup toolchain install stable && "
                                 "rustup default stable && rustup component add rust-src rustfmt clippy\n"
                                 f"  (rustup: {SUDO}apt-get install -y rustup, or https://rustup.rs)")
-        elif no_bindgen and not which("cargo"):
+        elif no_bindgen and (certificates() or not find_cargo()):
             packages += bindgen_packages()
         install = f"{SUDO}apt-get install -y --no-install-recommends "
         if packages:
