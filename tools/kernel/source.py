@@ -77,6 +77,8 @@ def mirrors():
 
 def private_apt():
     """An Apt that reads KNOWN_SUITES; its lists are refreshed."""
+    if not shutil.which("apt-cache"):
+        return None
     uris = mirrors()
     keyring = next((k for k in KEYRINGS if os.path.exists(k)), None)
     if not uris or not keyring:
@@ -152,6 +154,28 @@ def extract(deb, members, strip, dest, tarball=None):
     tmp.rename(dest)
     bar.done()
     deb.unlink()
+
+
+def unpacked(packages, place):
+    """What packages of KNOWN_SUITES hold, in a directory of the cache: fetched once, and nothing is installed."""
+    with lock(CACHE / "lock", "download"):
+        if place.exists():
+            return
+        apt = private_apt()
+        if not apt or not apt.versions(packages[0]):
+            raise Fail(f"no suite that this machine reaches has {packages[0]}")
+        need_space(CACHE, 1, packages[0])
+        tmp = place.with_name(f".tmp-{place.name}")
+        shutil.rmtree(tmp, ignore_errors=True)
+        tmp.mkdir(parents=True)
+        for package in packages:
+            if not (known := apt.versions(package)):
+                raise Fail(f"no suite that this machine reaches has {package}")
+            deb = apt.download(package, known[0], CACHE / "download")
+            if subprocess.run(["dpkg-deb", "-x", deb, tmp], check=False).returncode:
+                raise Fail(f"unpacking {deb} failed (the message is above)")
+            deb.unlink()
+        tmp.rename(place)
 
 
 def cached(kver):

@@ -908,6 +908,8 @@ class Boards(Case):
         for tool in ("make deb", "kselftest-gen_tar", "dpkg-deb", "lavacli", "tuxrun"):
             self.assertIn(tool, commands)
         self.assertNotIn("/build ", re.search(r" O=(\S+ )", commands).group(1))    # of the package
+        # Of this machine, which may not have it.
+        self.assertNotRegex(commands, r"(?<![\w$])/(usr|bin|sbin|lib)\b")
         write(self.repo, {"ci/lava/arm64-board.yaml": "${URL}\n"})
         before = set(os.listdir(self.repo))
         self.path(make=BOARD_MAKE, envsubst="cat\n", python3=TAKES, lavacli=TAKES, tuxrun=TAKES)

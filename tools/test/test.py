@@ -291,6 +291,7 @@ def tools(suite):
                        ("verdict of make run", "report/test_run"), ("guest runner", "guest/test_guest")):
         suite.unittest(name, f"tools/{file}.py")
     suite.ktap("build tool errors", sys.executable, "tools/kernel/test_kernel.py")
+    suite.ktap("LAVA", sys.executable, "ci/lava/check.py")
 
 
 def verify(suite):

@@ -7,13 +7,12 @@ library that they were built for, because the machine's may be older.
 """
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools/kernel"))
 import source  # noqa: E402
-from common import CACHE, Fail, lock, need_space  # noqa: E402
+from common import CACHE, Fail  # noqa: E402
 
 HERD7 = CACHE / "herd7/herd7"
 PACKAGES = ("herdtools7", "libc6", "libgmp10")
@@ -26,21 +25,11 @@ exec "$lib"/ld-linux-*.so.* --library-path "$lib" "$root/usr/bin/herd7" \\
 
 
 def fetch():
-    with lock(CACHE / "lock", "download"):
-        if HERD7.exists():
-            return
-        apt = source.private_apt()
-        if not apt or not apt.versions(PACKAGES[0]):
-            raise Fail(f"no suite that this machine reaches has {PACKAGES[0]}")
-        need_space(CACHE, 1, PACKAGES[0])
-        root = HERD7.parent / "root"
+    root = HERD7.parent / "root"
+    if not HERD7.exists():
         shutil.rmtree(root, ignore_errors=True)
-        root.mkdir(parents=True)
-        for package in PACKAGES:
-            deb = apt.download(package, apt.versions(package)[0], CACHE / "download")
-            if subprocess.run(["dpkg-deb", "-x", deb, root], check=False).returncode:
-                raise Fail(f"unpacking {deb} failed (the message is above)")
-            deb.unlink()
+    source.unpacked(PACKAGES, root)
+    if not HERD7.exists():
         tmp = HERD7.with_suffix(".tmp")
         tmp.write_text(WRAPPER, encoding="ascii")
         tmp.chmod(0o755)
