@@ -423,6 +423,7 @@ run tlb_batch_refault --act table --dir /mnt --delay 200000 --rounds 8 --expect-
 run tlb_batch_task
 run tlb_batch_dirty --rounds 30 --expect-none
 run tlb_batch_secondary --rounds 4 --expect-none
+run tlb_batch_zeropage
 """
 # Another LRU, whose reclaim tries again what could not be freed. In the images of x86_64.
 LRU_GEN = """
@@ -531,7 +532,8 @@ def programs(suite):
                 oracle=arch == "arm64")
             if arch == "arm64":
                 # With a plugin QEMU 10.0 does not return allocation tags.
-                run("migrc, memory tags", f"migrc_stale --case tags --rounds {MIGRC_ROUNDS}", how=asked, mte=True)
+                run("memory tags", f"migrc_stale --case tags --rounds {MIGRC_ROUNDS}", "tlb_batch_zeropage", how=asked,
+                    mte=True)
             # arm64 has no soft-dirty bits.
             run("tlb_batch", *(PROGRAMS.format(switch=switch) for switch in (0, 1)), HAZARDS,
                 "tlb_batch_softdirty" if arch == "x86_64" else "", disk="256M", swap="256M", oracle=True)
