@@ -29,6 +29,7 @@ import documented  # noqa: E402
 import guest  # noqa: E402
 import initramfs  # noqa: E402
 import kernel as kernel_tool  # noqa: E402
+import maintained  # noqa: E402
 import matrix  # noqa: E402
 import measure  # noqa: E402
 import overlay  # noqa: E402
@@ -249,6 +250,11 @@ def style(suite):
     for mechanism in documented.PAGES:
         for name, wrong in documented.faults(mechanism, sabotage_table.REMOVALS, src):
             suite.check(name, not wrong, ", ".join(wrong))
+    for name, wrong in maintained.faults(src, overlay.overlay_files()):
+        suite.check(f"MAINTAINERS: {name}", not wrong, wrong)
+    for letter in sorted(sent.glob("*/0000-cover-letter.patch")):
+        says = " ".join(letter.read_text(encoding="utf-8").split())
+        suite.check(f"{letter.relative_to(sent)} says what to add to MAINTAINERS", "adds M: there, and another S:" in says)
     for kver in source.KVERS:
         applies(suite, kver)
     forgotten = uncompared((ROOT / "patches").glob("*.patch"))
