@@ -40,6 +40,8 @@ help:
 #:                            SUITE=sabotage_all: every rule removed, of which make test has some: see make sabotage
 #:                            SUITE=debug: KUnit, the guest programs and sabotage_all under generic KASAN and lockdep
 #:                            SUITE=pages: arm64 kernels with pages of 16 and 64 KiB
+#:                            SUITE=hvo: HugeTLB pages without struct pages from boot by default, and without the
+#:                            GIC's broadcast
 #:                            SUITE=fs: migrc on xfs, btrfs, erofs and squashfs
 #:                            SUITE=stock: tlbstat on kernels without tlb-rs
 #:                            SUITE=docs: make htmldocs, if Sphinx is there
@@ -86,7 +88,7 @@ help:
 #:
 #: Variables: ARCH=arm64|x86_64  KVER=7.3|7.2
 #:   VARIANT=release|stock|checked|bench|trace, fs, of make selftests: selftests|stock-selftests,
-#:            or of make matrix: debug|hardened|distro|kcsan|rt|nonuma|nothp|mte|up|16k|64k
+#:            or of make matrix: debug|hardened|distro|kcsan|rt|nonuma|nothp|mte|up|16k|64k; hvo-on
 #:   INSTALL=1 (install packages with sudo; 0: never, not even as root)
 #:   boot, shell: CPU=max SMP=4 MEM=2G DISK=file|size APPEND='kernel arguments' METER=1 ORACLE=1
 #:   TIMEOUT=seconds (selftests: of one command); kernel: LLVM=-NN RUSTC= BINDGEN= RUST_LIB_SRC=

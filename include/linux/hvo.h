@@ -10,6 +10,7 @@
 #include <linux/hvo_types.h>
 #include <linux/list.h>
 
+struct ctl_table;
 struct dentry;
 struct folio;
 struct hstate;
@@ -79,6 +80,9 @@ void hvo_turn_end(void);
 bool hvo_batches(void);
 bool hvo_keeps_heads(void);
 bool hvo_pauses(void);
+void __init hvo_boot_switch(bool on);
+int hvo_proc_switch(const struct ctl_table *table, int write, void *buffer, size_t *lenp,
+		    loff_t *ppos);
 void hvo_account(const struct hvo_event *event, bool success);
 
 /* mm/hvo/hvo_vmemmap.c */
@@ -111,6 +115,9 @@ enum hvo_hook {
 	HVO_HOOK_TRANSIT,	/* no pause while a CPU comes up or goes down */
 	HVO_HOOK_ABANDON,	/* who panics lets the others go on */
 	HVO_HOOK_DUTY,		/* the others run in between */
+	HVO_HOOK_DIE,		/* who dies while the others wait panics */
+	HVO_HOOK_KEY,		/* who takes a reference can be waited for */
+	HVO_HOOK_TASKS,		/* a task that was preempted doing so before that is waited for */
 	NR_HVO_HOOKS
 };
 
@@ -153,6 +160,13 @@ static inline void hvo_debug_probe(unsigned long start, unsigned long end,
 #else /* !CONFIG_HUGETLB_VMEMMAP_PAUSE */
 
 #define hvo_visible	static
+
+/* What the sysctl is without it. */
+#define hvo_proc_switch	proc_dobool
+
+static inline void hvo_boot_switch(bool on)
+{
+}
 
 static inline bool hvo_pauses(void)
 {

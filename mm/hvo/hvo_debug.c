@@ -10,12 +10,13 @@
  *                       resized meanwhile.
  * debugfs/hvo/read      reads a word of each struct page when it is read, whatever happens to
  *                       that. (What /proc/kpagecount reads has to be consistent.)
- * debugfs/hvo/skip_hook, stall_us, deaf_cpu, race, race_pfn, read_lock, write_lock
+ * debugfs/hvo/skip_hook, stall_us, deaf_cpu, race, race_pfn, waits, read_lock, write_lock
  *                       fault injection: without one of the rules, with a window that
  *                       stays open (or, by the largest value of stall_us, in which the
  *                       CPU dies), with a CPU that does not answer, with a reference that
- *                       is taken late, with a lock that is held for reading where a pause
- *                       stops a CPU and is waited for where none can.
+ *                       is taken late (and whether who does so is waited for), with a
+ *                       lock that is held for reading where a pause stops a CPU and is
+ *                       waited for where none can.
  */
 #define pr_fmt(fmt)	"hvo: " fmt
 
@@ -278,6 +279,9 @@ static const char * const hook_names[NR_HVO_HOOKS] = {
 	[HVO_HOOK_TRANSIT] = "transit",
 	[HVO_HOOK_ABANDON] = "abandon",
 	[HVO_HOOK_DUTY] = "duty",
+	[HVO_HOOK_DIE] = "die",
+	[HVO_HOOK_KEY] = "key",
+	[HVO_HOOK_TASKS] = "tasks",
 };
 
 static const struct skip_hooks hooks = {
@@ -287,6 +291,14 @@ static const struct skip_hooks hooks = {
 };
 
 static u64 race_pfn;
+static atomic_t racing;
+
+/* How many tasks have read a count and not done anything about it yet. */
+static int race_get(void *data, u64 *tasks)
+{
+	*tasks = atomic_read(&racing);
+	return 0;
+}
 
 /*
  * As page_ref_add_unless_zero(), but with @ms between what it reads and what it does about
@@ -299,6 +311,7 @@ static int race_set(void *data, u64 ms)
 	const unsigned int order = MAX_PAGE_ORDER - 2;
 	struct page *page;
 	int count, i;
+	bool waits;
 
 	if (!block)
 		return -ENOMEM;
@@ -307,7 +320,9 @@ static int race_set(void *data, u64 ms)
 	race_pfn = page_to_pfn(page);
 	set_page_count(page, 1);
 
-	preempt_disable();
+	waits = page_ref_is_waited_for();
+	if (waits)
+		preempt_disable();
 	count = page_ref_count(page);
 	set_page_count(page, 0);
 	/* In parts: a free block of the size of a huge page would stay with this CPU. */
@@ -315,13 +330,24 @@ static int race_set(void *data, u64 ms)
 		set_page_count(block + (i << order), 1);
 		__free_pages(block + (i << order), order);
 	}
+	atomic_inc(&racing);
 	mdelay(min(ms, MSEC_PER_SEC));
 	if (atomic_cmpxchg(&page->_refcount, count, count + 1) == count)
 		pr_err("a page that was freed got a reference\n");
-	preempt_enable();
+	atomic_dec(&racing);
+	if (waits)
+		preempt_enable();
 	return 0;
 }
-DEFINE_DEBUGFS_ATTRIBUTE(race_fops, NULL, race_set, "%llu\n");
+DEFINE_DEBUGFS_ATTRIBUTE(race_fops, race_get, race_set, "%llu\n");
+
+/* Whether references are waited for. */
+static int waits_get(void *data, u64 *waits)
+{
+	*waits = static_key_enabled(&page_ref_waits);
+	return 0;
+}
+DEFINE_DEBUGFS_ATTRIBUTE(waits_fops, waits_get, NULL, "%llu\n");
 
 static DEFINE_RWLOCK(lock);
 
@@ -369,7 +395,8 @@ void hvo_debug_create(struct dentry *dir)
 	debugfs_create_u32("stall_us", 0600, dir, &hvo_stall_us);
 	debugfs_create_u32("deaf_cpu", 0600, dir, &arm64_pause_deaf_cpu);
 	debugfs_create_u64("race_pfn", 0400, dir, &race_pfn);
-	debugfs_create_file("race", 0200, dir, NULL, &race_fops);
+	debugfs_create_file("race", 0600, dir, NULL, &race_fops);
+	debugfs_create_file("waits", 0400, dir, NULL, &waits_fops);
 	debugfs_create_file("read_lock", 0200, dir, NULL, &read_lock_fops);
 	debugfs_create_file("write_lock", 0200, dir, NULL, &write_lock_fops);
 #endif

@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Parameters, counters and debugfs files of HVO. The parameters are hvo.NAME on the
+ * Switch, parameters, counters and debugfs files of HVO. The parameters are hvo.NAME on the
  * command line, and files in /sys/module/hvo/parameters/.
  */
 #include <linux/cpufeature.h>
 #include <linux/debugfs.h>
+#include <linux/export.h>
 #include <linux/hvo.h>
+#include <linux/jump_label.h>
 #include <linux/math64.h>
 #include <linux/mm.h>
 #include <linux/minmax.h>
 #include <linux/moduleparam.h>
 #include <linux/mutex.h>
+#include <linux/page_ref.h>
+#include <linux/preempt.h>
+#include <linux/rcupdate.h>
 #include <linux/seq_file.h>
 #include <linux/string.h>
+#include <linux/sysctl.h>
 #include <linux/sysfs.h>
 #include <linux/vmstat.h>
 
@@ -20,6 +26,88 @@
 
 #define CREATE_TRACE_POINTS
 #include <trace/events/hvo.h>
+
+/* --- the switch ---------------------------------------------------------------------- */
+
+/*
+ * Whether a grace period waits for who is taking a reference, see page_ref.h. On before a
+ * folio is optimised for the first time, and from then on: kernels that never do so have a
+ * NOP there.
+ */
+#ifdef CONFIG_HUGETLB_PAGE_OPTIMIZE_VMEMMAP_DEFAULT_ON
+struct static_key_true page_ref_waits = STATIC_KEY_TRUE_INIT;
+EXPORT_SYMBOL(page_ref_waits);
+#else
+struct static_key_false page_ref_waits = STATIC_KEY_FALSE_INIT;
+EXPORT_SYMBOL(page_ref_waits);
+#endif
+
+/* Out of line, because it is everywhere. */
+bool page_ref_add_unless_zero_waits(struct page *page, int nr)
+{
+	bool ret;
+
+	preempt_disable();
+	ret = atomic_add_unless(&page->_refcount, nr, 0);
+	preempt_enable();
+	return ret;
+}
+EXPORT_SYMBOL(page_ref_add_unless_zero_waits);
+
+bool page_ref_inc_unless_zero_waits(struct page *page)
+{
+	return page_ref_add_unless_zero_waits(page, 1);
+}
+EXPORT_SYMBOL(page_ref_inc_unless_zero_waits);
+
+/* The boot value, as the command line has it. There is one task, and no struct page yet. */
+void __init hvo_boot_switch(bool on)
+{
+	if (on)
+		static_branch_enable(&page_ref_waits);
+	else
+		static_branch_disable(&page_ref_waits);
+}
+
+/*
+ * A task may have read a count before the key was on, and then have been preempted. A grace
+ * period of RCU does not wait for it. One of RCU tasks ends when each task has slept, or
+ * run in user space. It begins and ends with one of RCU, which is for what interrupts do,
+ * in the idle loop, too. Without preemption both are the same.
+ */
+static void wait_for_references(void)
+{
+	static DEFINE_MUTEX(key_mutex);
+
+	/* Who finds the key on has to wait, too, if that is not done. */
+	guard(mutex)(&key_mutex);
+	if (static_key_enabled(&page_ref_waits) || hvo_skip(HVO_HOOK_KEY))
+		return;
+	static_branch_enable(&page_ref_waits);
+	if (hvo_skip(HVO_HOOK_TASKS))
+		synchronize_rcu();
+	else
+		synchronize_rcu_tasks();
+}
+
+/* Of vm.hugetlb_optimize_vmemmap. It is not on before nobody can be in the middle. */
+int hvo_proc_switch(const struct ctl_table *table, int write, void *buffer, size_t *lenp,
+		    loff_t *ppos)
+{
+	bool on = READ_ONCE(vmemmap_optimize_enabled);
+	const struct ctl_table value = { .data = &on, .maxlen = sizeof(on), .mode = table->mode };
+	int ret;
+
+	ret = proc_dobool(&value, write, buffer, lenp, ppos);
+	if (ret || !write)
+		return ret;
+	if (on)
+		wait_for_references();
+	WRITE_ONCE(vmemmap_optimize_enabled, on);
+	return 0;
+}
+
+/* --- parameters ---------------------------------------------------------------------- */
 
 static const char * const strategies[] = {
 	[HVO_PAUSE] = "auto",

@@ -28,7 +28,7 @@ from common import (BUILD, ROOT, Fail, Progress, dotted, lock, logged, main, nee
 IMAGES = {"arm64": "arch/arm64/boot/Image", "x86_64": "arch/x86/boot/bzImage"}
 # Further fragments on top of the checked image; arm64 has pages of more than 4 KiB, x86_64 can do without SMP.
 PAGE_SIZES = ("16k", "64k")
-ON_CHECKED = ("debug", "distro", "fs", "hardened", "kcsan", "rt", "nonuma", "nothp", "mte", "up", *PAGE_SIZES)
+ON_CHECKED = ("debug", "distro", "fs", "hardened", "hvo-on", "kcsan", "rt", "nonuma", "nothp", "mte", "up", *PAGE_SIZES)
 # On top of the release image.
 ON_RELEASE = ("bench", "trace", "selftests")
 # Without the patches.
@@ -252,6 +252,8 @@ def build(a):
     one_of("VARIANT", a.variant, OBJECT_VARIANTS if a.objects else VARIANTS)
     if a.variant in PAGE_SIZES and a.arch != "arm64":
         raise Fail(f"VARIANT={a.variant}: {a.arch} has pages of 4 KiB only")
+    if a.variant == "hvo-on" and a.arch != "arm64":
+        raise Fail(f"VARIANT={a.variant}: {a.arch} changes live entries without a pause")
     if a.variant == "up" and a.arch != "x86_64":
         raise Fail(f"VARIANT={a.variant}: {a.arch} has no kernel without SMP")
     toolchain.kernel_tools()	# before anything is copied

@@ -113,15 +113,73 @@ def disturbances(objdump, obj):
     return sorted(bad)
 
 
-def errors_without(options, obj):
-    """What the compiler says of an object's source without these options, which its kernel has; all else as it was built."""
+def compiled_without(options, obj, how):
+    """Compile an object's source without these options, which its kernel has; all else as it was built.
+
+    how: what becomes of it. Nothing is written beside the object, nor are its dependencies.
+    """
     saved = (obj.parent / f".{obj.name}.cmd").read_text(encoding="utf-8")
     top = next(p for p in obj.parents if (p / ".config").exists())
-    # Nothing is written: neither the object nor its dependencies.
-    command = re.sub(r"-Wp,-MMD,\S+", "", re.search(r"^savedcmd_\S+ := ([^;\n]*)", saved, re.M)[1])
+    command = re.sub(r"-Wp,-MMD,\S+| -o \S+\.o(?= )", "", re.search(r"^savedcmd_\S+ := ([^;\n]*)", saved, re.M)[1])
     with tempfile.NamedTemporaryFile("w", suffix=".h") as header:
         header.write("".join(f"#undef {o}\n" for o in options))
         header.flush()
-        p = subprocess.run(["sh", "-c", f"{command} -fsyntax-only -include {header.name}"], cwd=top, text=True, check=False,
-                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return subprocess.run(["sh", "-c", f"{command} {how} -include {header.name}"], cwd=top, text=True, check=False,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def errors_without(options, obj):
+    """What the compiler says of an object's source without these options."""
+    p = compiled_without(options, obj, "-fsyntax-only")
     return p.stdout if p.returncode else ""
+
+
+# What is there only once the key is on ends with one of these, and may fall through behind it.
+BRANCH = re.compile(r"(?:b(?:\.\w+)?|[ct]bn?z|ret)$")
+
+
+def straight(objdump, obj, key):
+    """{function: instructions that are there while a static key is off, NOPs of its branches, which do not count}, of arm64.
+
+    Only of functions in .text.
+    """
+    def run(*options):
+        return subprocess.run([objdump, *options, str(obj)], capture_output=True, text=True, check=True).stdout
+    code, name = {}, None
+    for line in run("--disassemble", "--section=.text", "--no-show-raw-insn").splitlines():
+        if m := re.match(r"[0-9a-f]+ <(\S+)>:$", line):
+            name = m[1]
+        elif m := re.match(r" *([0-9a-f]+):\s+(\S+)", line):
+            code[int(m[1], 16)] = name, m[2]
+    # An entry: where the branch is, where it leads to, and its key.
+    table = re.search(r"FOR \[__jump_table\]:\n.*\n((?:[0-9a-f]{16} .+\n)*)", run("--reloc"))
+    places = re.findall(r"^[0-9a-f]+ R_AARCH64_PREL\d+ +(\S+?)(?:\+0x([0-9a-f]+))?$", table[1] if table else "", re.M)
+    cold, nops = set(), {}
+    for (section, branch), (_, target), (found, _) in zip(*[iter(places)] * 3):
+        if found != key or section != ".text":
+            continue
+        branch, at = int(branch, 16), int(target, 16)
+        if code[branch][1] != "nop":
+            raise ValueError(f"{code[branch]} at {branch:x} is no NOP")
+        nops[code[branch][0]] = nops.get(code[branch][0], 0) + 1
+        cold.add(branch)
+        while at not in cold:
+            cold.add(at)
+            if BRANCH.match(code[at][1]):
+                break
+            at += 4
+    count = {}
+    for at, (function, _) in code.items():
+        count[function] = count.get(function, 0) + (at not in cold)
+    return {function: (n, nops.get(function, 0)) for function, n in count.items()}
+
+
+def costs(objdump, obj, option, key):
+    """{function: (instructions without an option, with it while its static key is off, NOPs of that)}, where there are any."""
+    with tempfile.NamedTemporaryFile(suffix=".o") as without:
+        p = compiled_without((option,), obj, f"-o {without.name}")
+        if p.returncode:
+            raise ValueError(p.stdout)
+        stock = straight(objdump, without.name, key)
+    return {function: (stock.get(function, (0, 0))[0], n, nops) for function, (n, nops) in straight(objdump, obj, key).items()
+            if nops}

@@ -177,6 +177,8 @@ REMOVALS = (
     hvo("pool", "break", "changes of entries that others may use"),
     hvo("pool", "tlbi", "stale translations of vmemmap"),
     hvo("race", "rcu", "write to read-only memory"),
+    hvo("race", "key", "write to read-only memory"),
+    hvo("switch", "tasks", "write to read-only memory"),
     hvo("live", "same", "changes of entries that others may use"),
     hvo("hotplug", "transit", "changes of entries that others may use"),
     Removal("hvo", "duty", "hvo_pool --case duty --skip duty", ARM64, boot=LARGE_BOOT),
@@ -184,6 +186,8 @@ REMOVALS = (
     # stop_machine() has interrupts disabled, so that only pseudo-NMIs stop a CPU.
     hvo("panic", "abandon", "failed to stop secondary CPUs",
         append="irqchip.gicv3_pseudo_nmi=1 hvo.strategy=stop_machine"),
+    # The task is switched away from with everything masked.
+    hvo("oops", "die", "Unexpected DAIF value"),
 )
 
 ONE_THREAD = "one thread emulates all CPUs, so that none acts in the moment that the rule is about; arm64 shows it"

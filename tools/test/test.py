@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Run test suites, print what failed, a summary of each suite and at the end `N passed, N failed`.
 
-usage: test.py [SUITE...]     (make test SUITE="style kunit"; default: all but debug, pages, fs, abuse,
+usage: test.py [SUITE...]     (make test SUITE="style kunit"; default: all but debug, pages, fs, hvo, abuse,
                                               stock, recipes, docs, commits, sabotage_all)
 
 What passed is in build/test/SUITE.txt; V=1 prints it, too.
@@ -58,7 +58,7 @@ OBJECTS = {
               "mm/memory_hotplug.o", "mm/memory-failure.o", "mm/pgtable-generic.o", "mm/userfaultfd.o", "mm/truncate.o",
               "mm/madvise.o",
               "kernel/exit.o", "fs/open.o", "fs/namei.o", "fs/ext4/inode.o",
-              "arch/arm64/kernel/smp.o", "arch/arm64/mm/contpte.o", "arch/arm64/mm/fault.o", "arch/arm64/mm/mmu.o",
+              "arch/arm64/kernel/smp.o", "arch/arm64/kernel/traps.o", "arch/arm64/mm/contpte.o", "arch/arm64/mm/fault.o", "arch/arm64/mm/mmu.o",
               "arch/arm64/mm/copypage.o", "arch/arm64/mm/init.o", "drivers/irqchip/irq-gic-v3.o"),
     "x86_64": (*OBJECTS_BOTH, "mm/hugetlb.o", "mm/hugetlb_vmemmap.o", "arch/x86/mm/tlb.o", "arch/x86/mm/fault.o"),
 }
@@ -368,6 +368,12 @@ def runner(suite):
                        GUEST_KERNEL_arm64=str(guest.kernel_path("arm64", IMAGE, KVER)))
 
 
+# Where pages are looked up without a reference. (Two in one: with and without FOLL_PIN.)
+LOOK_UPS = {"mm/gup.o": ("try_grab_folio_fast",),
+            "mm/filemap.o": ("filemap_get_entry", "filemap_get_read_batch", "next_uptodate_folio", "filemap_get_folios_contig",
+                             "find_get_entries", "find_lock_entries")}
+
+
 def kunit(suite):
     """The images run the suites at boot, on 4 CPUs; kunit.py reads the log."""
     for arch in ARCHES:
@@ -382,6 +388,13 @@ def kunit(suite):
             found = compiled_out.errors_without(("CONFIG_HVO_DEBUG", "CONFIG_HVO_FAULT_INJECTION"),
                                                 guest.kernel_path(arch, IMAGE, KVER).parent / obj)
             suite.check(f"{arch} {obj}: compiles without CONFIG_HVO_DEBUG", not found, found[:2000])
+        for obj, functions in LOOK_UPS.items() if arch == "arm64" else ():
+            found = compiled_out.costs(toolchain.llvm_tool("llvm-objdump"), guest.kernel_path(arch, IMAGE, KVER).parent / obj,
+                                       "CONFIG_HUGETLB_VMEMMAP_PAUSE", "page_ref_waits")
+            for function in functions:
+                without, off, nops = found.get(function, (0, 0, 0))
+                suite.check(f"{arch} {function}() takes one NOP for hvo that was never on", nops and off == without,
+                            f"{without} instructions in stock, {off} and {nops} NOPs")
         result = boot(suite, "kunit", arch, IMAGE, "true", cases=False, append="")
         log = LOGS / f"{arch}-kunit.log"
         # kunit.py gives the number of cases in its last line.
@@ -561,6 +574,11 @@ def programs(suite):
                       "kunit.enable=0 irqchip.gicv3_pseudo_nmi=1 panic_force_cpu=1", "Redirecting from CPU 0 to CPU 1")
                 start(hvo_panic, suite, "hvo, a panic in stop_machine()",
                       "kunit.enable=0 irqchip.gicv3_pseudo_nmi=1 hvo.strategy=stop_machine", "multi_cpu_stop")
+                start(hvo_panic, suite, "hvo, a task that dies in a window", "kunit.enable=0",
+                      "Fatal exception while the other CPUs wait", "oops")
+                start(hvo_panic, suite, "hvo, a task that dies in stop_machine()",
+                      "kunit.enable=0 irqchip.gicv3_pseudo_nmi=1 hvo.strategy=stop_machine",
+                      "Fatal exception while the other CPUs wait", "oops")
                 start(hvo_boot, suite)
                 run("hvo, one CPU", "hvo_pool --case pool", mem="4G", smp=1, nodes=1)
                 run("hvo, GICv2", "hvo_pool --case pool", mem="4G", gic=2)
@@ -568,9 +586,9 @@ def programs(suite):
                     append="kunit.enable=0 irqchip.gicv3_pseudo_nmi=1")
 
 
-def hvo_panic(suite, name, append, says="hvo_plan_commit"):
-    """Who panics while the other CPUs wait has to let them go on, so that they can be stopped."""
-    result = boot(suite, name, "arm64", IMAGE, "hvo_pool --case panic", want=guest.SPLAT, append=append, mem="4G",
+def hvo_panic(suite, name, append, says="hvo_plan_commit", case="panic"):
+    """Who panics while the other CPUs wait has to let them go on, so that they can be stopped; who dies has to panic."""
+    result = boot(suite, name, "arm64", IMAGE, f"hvo_pool --case {case}", want=guest.SPLAT, append=append, mem="4G",
                   timeout=900)
     suite.check(f"arm64 {name}: all CPUs were stopped",
                 says in result.console and "stopping secondary CPUs" in result.console and
@@ -580,7 +598,7 @@ def hvo_panic(suite, name, append, says="hvo_plan_commit"):
 # Pages of a pool that the command line asks for: (size in kB, pages, pages of struct pages that each gives back).
 BOOT_POOLS = ((1048576, 2, 4095), (2048, 300, 7))
 HVO_BOOT = "tlbstat --json --once\n" + "".join(
-    f"echo 0 > /sys/kernel/mm/hugepages/hugepages-{kb}kB/nr_hugepages\n" for kb, *_ in BOOT_POOLS) + "tlbstat --json --once"
+    f"echo 0 > /sys/kernel/mm/hugepages/hugepages-{kb}kB/nr_hugepages\n" for kb, *_ in BOOT_POOLS) + "tlbstat --json --once\nhvo_pool --case race"
 
 
 def hvo_boot(suite):
@@ -750,6 +768,18 @@ def pages(suite):
                  timeout=900)
 
 
+def hvo(suite):
+    """An arm64 kernel that gives back struct pages from boot by default, and has no broadcast of the GIC."""
+    if not kernel(suite, "arm64", "hvo-on"):
+        return
+    # The first case finds what the boot has left, and so does not turn anything on.
+    asked(suite, "hvo, on by default", "arm64", "hvo-on", "set -e\nhvo_pool --case race\nhvo_pool", ("switch",), mem="6G",
+          timeout=900)
+    asked(suite, "hvo, off by parameter", "arm64", "hvo-on", "set -e\n[ $(cat /proc/sys/vm/hugetlb_optimize_vmemmap) = 0 ]\n"
+          "[ $(cat /sys/kernel/debug/hvo/waits) = 0 ]\nhvo_pool --case switch\nhvo_pool --case race", mem="6G",
+          append="kunit.enable=0 hugetlb_free_vmemmap=off", timeout=900)
+
+
 # Where what removes a page flushes it, as in punch here, no rule is needed.
 XFS_BROKEN = [r.command for r in sabotage_table.REMOVALS
               if r.command.startswith("migrc_file") and set(ARCHES) <= set(r.arches) and
@@ -834,6 +864,10 @@ def docs(suite):
                                                        "htmldocs"), env=env))
 
 
+# Whatever hvo has by then: on arm64, first without the broadcast of the GIC.
+COMMIT = "[ ! -e /sys/kernel/debug/hvo/verify ] || hvo_pool --case pool --rounds 1"
+
+
 def commits(suite):
     """Each commit of the exported series builds without a warning, boots, and passes the KUnit suites that it has."""
     only = os.environ.get("ARCH")
@@ -845,7 +879,7 @@ def commits(suite):
             continue
 
         def kunit_passes(name):
-            result = boot(suite, f"commit {name.replace('/', '-')}", arch, exported.VARIANT, "true", cases=False, append="")
+            result = boot(suite, f"commit {name.replace('/', '-')}", arch, exported.VARIANT, COMMIT, cases=False, append="")
             config = guest.kernel_path(arch, exported.VARIANT, KVER).parent / ".config"
             missing = matrix.absent(result.ktap, kernel_tool.options(config.read_text(encoding="utf-8")))
             return "; ".join(missing) or None if result.exit_status == guest.OK else result.report()
@@ -861,7 +895,7 @@ def filesystem(suite, arch, name, disk, commands, absent=(), **options):
 
 SUITES = {f.__name__: f for f in (style, tools, verify, off, runner, counts, kunit, programs, sabotage)}
 # For the time that they take.
-ON_DEMAND = {f.__name__: f for f in (debug, pages, fs, abuse, stock, recipes, docs, commits, sabotage_all)}
+ON_DEMAND = {f.__name__: f for f in (debug, pages, fs, hvo, abuse, stock, recipes, docs, commits, sabotage_all)}
 
 
 def main():

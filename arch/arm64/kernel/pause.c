@@ -25,7 +25,7 @@
  *
  * What a late CPU acknowledges carries the number of the pause, so that it is never
  * counted for another one. All eight SGIs are taken, hence the request comes with the
- * IPI for backtraces, which looks for one by itself.
+ * IPI for backtraces, which looks for one by itself. /proc/interrupts tells them apart.
  */
 
 #include <linux/cpu.h>
@@ -35,6 +35,7 @@
 #include <linux/init.h>
 #include <linux/mutex.h>
 #include <linux/percpu.h>
+#include <linux/seq_file.h>
 #include <linux/smp.h>
 #include <linux/stop_machine.h>
 #include <linux/timekeeping.h>
@@ -55,6 +56,8 @@ static cpumask_t pause_mask;
 static unsigned int nr_paused;
 
 static bool abandoned;
+/* The CPU that the others wait for, by interrupt or in threads, or -1. */
+static int pause_owner = -1;
 static bool hotplug_known __ro_after_init;
 
 #ifdef CONFIG_HVO_FAULT_INJECTION
@@ -120,6 +123,40 @@ void arm64_pause_abandon(void)
 		cmpxchg_release(&pause_state, state, state + 1);
 }
 
+/**
+ * arm64_pause_is_mine - whether the other CPUs wait for this one
+ *
+ * For die(): a task that dies here would never let them go on, and everything would hang
+ * without a word. Any context.
+ */
+bool arm64_pause_is_mine(void)
+{
+	return READ_ONCE(pause_owner) == raw_smp_processor_id() && !hvo_skip(HVO_HOOK_DIE);
+}
+
+/* Interrupts that were for no backtrace, be it that they came too late for their pause. */
+static DEFINE_PER_CPU(unsigned int, pause_ipis);
+
+void arm64_pause_count_ipi(void)
+{
+	this_cpu_inc(pause_ipis);
+}
+
+unsigned int arm64_pause_ipis(unsigned int cpu)
+{
+	return READ_ONCE(per_cpu(pause_ipis, cpu));
+}
+
+void arm64_pause_show_interrupts(struct seq_file *p, int prec)
+{
+	unsigned int cpu;
+
+	seq_printf(p, "%*s: ", prec, "PAU");
+	for_each_online_cpu(cpu)
+		seq_printf(p, "%10u ", arm64_pause_ipis(cpu));
+	seq_puts(p, " CPU pause interrupts\n");
+}
+
 /*
  * Returns the first CPU that has not stopped, or nr_cpu_ids. for_each_cpu() would call
  * functions where a mask has more than one word.
@@ -179,6 +216,7 @@ int arm64_pause_cpus(struct arm64_pause *pause)
 	pause->begin = ktime_get_raw_fast_ns();
 	state = pause_state + 1;
 	pause->state = state;
+	WRITE_ONCE(pause_owner, smp_processor_id());
 	/* A CPU may miss the end of the last pause, and go on because of this store. */
 	smp_store_release(&pause_state, state);
 	/* Before the IPI: that of GICv3 comes after such a barrier, that of GICv5 does not. */
@@ -212,6 +250,7 @@ void arm64_resume_cpus(struct arm64_pause *pause)
 	/* The entries, before who waits goes on to use them. */
 	smp_store_release(&pause_state, pause->state + 1);
 	pause->paused_ns = ktime_get_raw_fast_ns() - pause->begin - pause->ack_ns;
+	WRITE_ONCE(pause_owner, -1);
 	local_daif_restore(pause->daif);
 	preempt_enable();
 	mutex_unlock(&pause_mutex);
@@ -249,7 +288,9 @@ static int noinstr __flatten stop_fn(void *arg)
 	flags = mask_all();
 	if (raw_atomic_inc_return(&stop->arrived) == stop->cpus) {
 		stopped_in_threads = true;
+		WRITE_ONCE(pause_owner, raw_smp_processor_id());
 		stop->fn(stop->arg);
+		WRITE_ONCE(pause_owner, -1);
 		stopped_in_threads = false;
 		/* As in arm64_resume_cpus(). */
 		smp_store_release(&stop->done, true);

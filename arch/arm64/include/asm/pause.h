@@ -6,6 +6,7 @@
 #include <linux/types.h>
 
 struct cpumask;
+struct seq_file;
 
 /**
  * struct arm64_pause - one pause, on the stack of who asks for it
@@ -36,6 +37,12 @@ bool arm64_cpus_are_stopped(void);
 /* Called by smp.c. */
 void arm64_pause_local_cpu(void);
 void arm64_pause_abandon(void);
+void arm64_pause_count_ipi(void);
+unsigned int arm64_pause_ipis(unsigned int cpu);
+void arm64_pause_show_interrupts(struct seq_file *p, int prec);
+
+/* Called by traps.c. */
+bool arm64_pause_is_mine(void);
 
 /* arch/arm64/kernel/smp.c */
 void arm64_send_pause_ipi(const struct cpumask *mask);
@@ -47,6 +54,10 @@ extern u32 arm64_pause_deaf_cpu;
 #else
 static inline void arm64_pause_local_cpu(void) { }
 static inline void arm64_pause_abandon(void) { }
+static inline void arm64_pause_count_ipi(void) { }
+static inline unsigned int arm64_pause_ipis(unsigned int cpu) { return 0; }
+static inline void arm64_pause_show_interrupts(struct seq_file *p, int prec) { }
+static inline bool arm64_pause_is_mine(void) { return false; }
 #endif
 
 #endif /* __ASM_PAUSE_H */

@@ -7,6 +7,7 @@
 
 #define HVO_DEBUG	DEBUGFS "hvo/"
 #define HVO_PARAM	"/sys/module/hvo/parameters/"
+#define HVO_SWITCH	"/proc/sys/vm/hugetlb_optimize_vmemmap"
 #define HUGEPAGES	HUGETLB_SYSFS "hugepages-%lukB/%s"
 #define STRUCT_PAGE	64
 #define MAX_SIZES	8
@@ -135,8 +136,8 @@ static inline void hvo_need_empty_pools(void)
 		ksft_exit_skip("HugeTLB pools are in use\n");
 }
 
-/* Turns it on until exit, or skips. @debug: needs what is in HVO_DEBUG beside the counters. */
-static inline void hvo_begin(bool debug)
+/* Skips, or sets parameters until exit. @debug: needs what is in HVO_DEBUG beside the counters. */
+static inline void hvo_set_up(bool debug)
 {
 	psize = sysconf(_SC_PAGESIZE);
 	nr_cpus = sysconf(_SC_NPROCESSORS_ONLN);
@@ -149,13 +150,19 @@ static inline void hvo_begin(bool debug)
 	if (debug && access(HVO_DEBUG "verify", R_OK))
 		ksft_exit_skip("needs CONFIG_HVO_DEBUG\n");
 	/* An emulated CPU may not run for many milliseconds. */
-	if (!tlb_rs_setting("/proc/sys/vm/hugetlb_optimize_vmemmap", "1") ||
-	    !tlb_rs_setting(HVO_PARAM "strategy", "auto") ||
+	if (!tlb_rs_setting(HVO_PARAM "strategy", "auto") ||
 	    !tlb_rs_setting(HVO_PARAM "ack_timeout_us", "200000") ||
 	    !tlb_rs_setting(HVO_PARAM "pause_budget_us", "1000000") ||
 	    !tlb_rs_setting(HVO_PARAM "max_ptes", "4096") ||
 	    !tlb_rs_setting(HVO_PARAM "duty_pct", "100"))
 		ksft_exit_fail_msg("HVO cannot be set up\n");
+}
+
+/* Until exit. Where it is on since the boot, nothing else may have to turn it on. */
+static inline void hvo_turn_on(void)
+{
+	if (!get(HVO_SWITCH) && !tlb_rs_setting(HVO_SWITCH, "1"))
+		ksft_exit_fail_msg("HVO cannot be turned on\n");
 }
 
 #endif

@@ -212,7 +212,8 @@ int main(int argc, char **argv)
 	}
 	if (!nr)
 		strategies[nr++] = "auto";
-	hvo_begin(false);
+	hvo_set_up(false);
+	hvo_turn_on();
 	hvo_need_empty_pools();
 	for (i = 0; i < nr_sizes; i++) {
 		if (optimizable(sizes[i])) {

@@ -3,6 +3,8 @@
  * HugeTLB pools whose struct pages are given back: what they save, and that every struct
  * page is what it should be, while other CPUs read all of them.
  *
+ * switch   it is turned on while a reference is taken late and all CPUs take others: that is
+ *          waited for.
  * pool     each size grows and shrinks, by exactly the memory that it should.
  * demote   large pages become small ones without getting their struct pages back.
  * use      pages of a pool are written, read, and copied on write.
@@ -14,6 +16,7 @@
  * stop     everything with stop_machine().
  * live     everything with strategy=nopause, while each CPU reads all struct pages; and what one
  *          strategy has changed is undone with the other.
+ * irqs     /proc/interrupts counts pauses, and none of them as a backtrace.
  * hotplug  a CPU goes and comes while pools are resized: no pause meanwhile.
  * offline  a page frame of a free page of a pool is soft-offlined.
  * race     a reference is taken late to a page that became a tail meanwhile.
@@ -22,6 +25,7 @@
  * Only if asked for:
  *
  * panic    a CPU panics in a window.
+ * oops     a task dies in a window, which has to be a panic.
  *
  * With --seconds, instead: pools of random sizes, by strategies at random, whatever else there is
  * in the memory.
@@ -31,6 +35,7 @@
  */
 #define _GNU_SOURCE
 #include <getopt.h>
+#include <linux/futex.h>
 #include <signal.h>
 #include <stdint.h>
 #include <sys/prctl.h>
@@ -719,6 +724,122 @@ static bool test_race(void)
 	return ok && armed;
 }
 
+static const char *cannot_switch(void)
+{
+	if (!needs_two_cpus() && get(HVO_DEBUG "waits"))
+		return "it has been on in this boot";
+	return needs_two_cpus();
+}
+
+static bool load_stop;
+
+/* Looks up pages of the page cache, and takes references by GUP-fast. */
+static void *load(void *arg)
+{
+	int fd = memfd_create("load", 0);
+	char *at = MAP_FAILED, buf[64];
+
+	tlb_rs_pin_cpu((long)arg);
+	if (fd >= 0 && !ftruncate(fd, psize))
+		at = mmap(NULL, psize, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (at == MAP_FAILED)
+		ksft_exit_fail_msg("a page to be looked up: %s\n", strerror(errno));
+	*(int *)at = 1;
+	while (!__atomic_load_n(&load_stop, __ATOMIC_RELAXED)) {
+		if (pread(fd, buf, sizeof(buf), 0) != sizeof(buf) ||
+		    syscall(SYS_futex, at, FUTEX_WAKE, 1, NULL, NULL, 0))
+			ksft_exit_fail_msg("a page was not found: %s\n", strerror(errno));
+	}
+	munmap(at, psize);
+	close(fd);
+	return NULL;
+}
+
+static bool test_switch(void)
+{
+	pthread_t thread, threads[64];
+	unsigned long kb = small_size();
+	long before = memmap(), nr, began = 0, ended;
+	bool done = false, ok;
+	__u64 ns;
+
+	for (long i = 0; i < nr_cpus && i < 64; i++)
+		pthread_create(&threads[i], NULL, load, (void *)i);
+	pthread_create(&thread, NULL, late_reference, &done);
+	for (int i = 0; i < 100 && !began; i++) {
+		tlb_rs_sleep_us(5000);
+		began = get(HVO_DEBUG "race");
+	}
+	ns = tlb_rs_now_ns();
+	hvo_turn_on();
+	ended = !get(HVO_DEBUG "race");
+	ns = tlb_rs_now_ns() - ns;
+	/* What was freed last is taken first. */
+	nr = resize(kb, few(kb, 128));
+	ok = began && ended && get(HVO_DEBUG "waits");
+	ksft_print_msg("%d: a reference was being taken, %d: it was waited for, for %llu ms\n",
+		       !!began, !!ended, ns / 1000000);
+	pthread_join(thread, NULL);
+	__atomic_store_n(&load_stop, true, __ATOMIC_RELAXED);
+	for (long i = 0; i < nr_cpus && i < 64; i++)
+		pthread_join(threads[i], NULL);
+	ok &= done && nr && before - memmap() == nr * spare_pages(kb);
+	return ok && !resize(kb, 0) && memmap() == before && verify(0);
+}
+
+/* Of all CPUs, in a row of /proc/interrupts. */
+static long irqs_of(const char *what)
+{
+	FILE *f = fopen("/proc/interrupts", "r");
+	char line[4096], *at;
+	long sum = -1;
+
+	while (f && sum < 0 && fgets(line, sizeof(line), f)) {
+		if (!strstr(line, what))
+			continue;
+		sum = 0;
+		at = strchr(line, ':') + 1;
+		for (long i = 0; i < nr_cpus; i++)
+			sum += strtol(at, &at, 10);
+	}
+	if (f)
+		fclose(f);
+	return sum;
+}
+
+static const char *cannot_interrupt(void)
+{
+	return nr_cpus < 2 ? "needs 2 CPUs" : needs_memory();
+}
+
+static bool test_irqs(void)
+{
+	long backtraces = irqs_of("CPU backtrace interrupts"), shown = 0;
+	long irqs = irqs_of("CPU pause interrupts");
+	long pauses = tlb_rs_vmstat_read("cpu_pause");
+	unsigned long kb = small_size();
+	bool ok = irqs >= 0 && backtraces >= 0;
+
+	resize(kb, few(kb, 16));
+	resize(kb, 0);
+	/* The last ones count after they were told to go on. */
+	tlb_rs_sleep_us(100000);
+	pauses = tlb_rs_vmstat_read("cpu_pause") - pauses;
+	irqs = irqs_of("CPU pause interrupts") - irqs;
+	ok &= pauses > 0 && irqs >= pauses * (nr_cpus - 1);
+	ok &= irqs_of("CPU backtrace interrupts") == backtraces;
+	/* And each of all other CPUs shows its stack. */
+	if (!access("/proc/sysrq-trigger", W_OK)) {
+		set("/proc/sysrq-trigger", "l");
+		tlb_rs_sleep_us(100000);
+		shown = irqs_of("CPU backtrace interrupts") - backtraces;
+		ok &= shown == nr_cpus - 1;
+	}
+	ksft_print_msg("%ld pauses of %ld CPUs: %ld interrupts; then %ld backtraces\n", pauses,
+		       nr_cpus - 1, irqs, shown);
+	return ok;
+}
+
 #define CHURN_KB		(64 << 10)
 
 static bool test_churn(int seconds)
@@ -773,12 +894,32 @@ static bool test_panic(void)
 	return false;
 }
 
+/* Nor from this: the task that dies is all that can let the other CPUs go on. */
+static bool test_oops(void)
+{
+	pid_t pid;
+
+	tlb_rs_restore(HVO_PARAM "strategy");
+	set("/proc/sys/kernel/panic_on_oops", "0");
+	set_num(HVO_DEBUG "stall_us", UINT32_MAX);
+	pid = fork();
+	if (!pid) {
+		resize(small_size(), 1);
+		_exit(0);
+	}
+	waitpid(pid, NULL, 0);
+	ksft_print_msg("the kernel goes on, and the other CPUs wait\n");
+	return false;
+}
+
 static const struct {
 	const char *name;
 	bool (*test)(void);
 	const char *(*cannot)(void);	/* why it is skipped, or NULL */
 	bool on_demand;
+	bool is_off;			/* turns it on by itself */
 } cases[] = {
+	{ .name = "switch", .test = test_switch, .cannot = cannot_switch, .is_off = true },
 	{ .name = "pool", .test = test_pool },
 	{ .name = "demote", .test = test_demote, .cannot = cannot_demote },
 	{ .name = "use", .test = test_use, .cannot = needs_memory },
@@ -788,11 +929,13 @@ static const struct {
 	{ .name = "lock", .test = test_lock, .cannot = needs_three_cpus },
 	{ .name = "stop", .test = test_stop },
 	{ .name = "live", .test = test_live },
+	{ .name = "irqs", .test = test_irqs, .cannot = cannot_interrupt },
 	{ .name = "hotplug", .test = test_hotplug, .cannot = cannot_hotplug },
 	{ .name = "race", .test = test_race, .cannot = needs_two_cpus },
 	{ .name = "fail", .test = test_fail, .cannot = cannot_fail },
 	{ .name = "offline", .test = test_offline, .cannot = cannot_offline },
 	{ .name = "panic", .test = test_panic, .cannot = needs_injection, .on_demand = true },
+	{ .name = "oops", .test = test_oops, .cannot = needs_two_cpus, .on_demand = true },
 };
 
 static bool is_chosen(unsigned int i, const char *only)
@@ -836,13 +979,14 @@ int main(int argc, char **argv)
 			return c == 'h' ? 0 : KSFT_FAIL;
 		}
 	}
-	hvo_begin(true);
+	hvo_set_up(true);
 	tlb_rs_keep(HVO_DEBUG "stall_us");
 	tlb_rs_keep(HVO_DEBUG "deaf_cpu");
 	if (skip && !tlb_rs_setting(HVO_DEBUG "skip_hook", skip))
 		ksft_exit_fail_msg("no hook %s\n", skip);
 
 	if (seconds) {
+		hvo_turn_on();
 		ksft_set_plan(1);
 		ksft_test_result(test_churn(seconds), "hvo: churn\n");
 		ksft_finished();
@@ -858,6 +1002,8 @@ int main(int argc, char **argv)
 
 		if (!is_chosen(i, only))
 			continue;
+		if (!cases[i].is_off)
+			hvo_turn_on();
 		if (cases[i].cannot)
 			why = cases[i].cannot();
 		if (why) {
