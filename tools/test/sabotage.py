@@ -113,6 +113,7 @@ REMOVALS = (
     tlb_batch("gen", "tlb_batch_stale_litmus --rounds 200 --skip gen --expect-stale 100", X86_64, own=True),
     tlb_batch("hold", "tlb_batch_exit --rounds 6 --skip hold", uaf=True, says=("tlb_batch_flush_slow",), boot=()),
     tlb_batch("open", "tlb_batch_refault --act guard --dir /mnt --rounds 20 --skip open --expect-stale 5"),
+    tlb_batch("open", "tlb_batch_refault --act guard-enomem --dir /mnt --rounds 20 --skip open --expect-stale 5"),
     tlb_batch("open", "tlb_batch_refault --act poison --rounds 20 --skip open --expect-stale 5"),
     # With range operations arm64 flushes all that the table led to: the whole of it is one range.
     # And the emulated TLB stayed so small in 2 of 9 runs that QEMU flushed all of it for one page.

@@ -438,6 +438,7 @@ run tlb_batch_refault --act lazyfree --rounds 20 --expect-none
 run tlb_batch_refault --act file --dir /mnt --rounds 20 --expect-none
 run tlb_batch_refault --act guard --dir /mnt --rounds 20 --expect-none
 run tlb_batch_refault --act poison --rounds 20 --expect-none
+run tlb_batch_refault --act guard-enomem --dir /mnt --rounds 20 --expect-none
 run tlb_batch_refault --act table --dir /mnt --delay 200000 --rounds 8 --expect-none
 run tlb_batch_task
 run tlb_batch_dirty --rounds 30 --expect-none

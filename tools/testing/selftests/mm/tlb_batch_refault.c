@@ -11,7 +11,7 @@
  *   flushes and frees
  *
  * R must read the new value. What has to prevent a stale one depends on what a
- * fault finds, so there are six acts:
+ * fault finds, so there are seven acts:
  *
  * lazyfree  MADV_FREE: the PTE is empty and nothing stands in the way of a fault.
  *           The invalidation is issued before the PTL is released. The window is
@@ -27,7 +27,9 @@
  * guard     a page as in "file", but W makes it a guard page, which waits for
  *           nobody, and flushes: R must not read at all. Without the rule
  *           (skip_hook "open") R goes on reading.
- * poison    the same by UFFDIO_POISON for a page of a memfd. W registers in the window
+ * guard-enomem  the same, but MADV_GUARD_INSTALL fails behind P, where it has no memory for
+ *           a page table. P is a guard page nevertheless.
+ * poison    as "guard", by UFFDIO_POISON for a page of a memfd. W registers in the window
  *           only: before, reclaim would see it. MADV_PAGEOUT would make it wait, so it
  *           is a cgroup that is reclaimed.
  * table     a page as in "file", in a page table that is freed in the window, because
@@ -102,7 +104,7 @@ static const __u64 *page_p;
 static char *base;
 static size_t psize, len;
 static long delay_us = 50000;
-static int mem, memfd, uffd, table_fd;
+static int mem, memfd, uffd, table_fd, fail_fd;
 
 static __u64 old_value(__u64 round)
 {
@@ -233,14 +235,19 @@ static void map_file(const char *dir)
 
 #define FAIL_PAGE_ALLOC	DEBUGFS "fail_page_alloc/"
 
+static void need_failures(void)
+{
+	if (access("/proc/thread-self/fail-nth", W_OK) ||
+	    !tlb_rs_setting(FAIL_PAGE_ALLOC "min-order", "0"))
+		ksft_exit_skip("needs CONFIG_FAIL_PAGE_ALLOC\n");
+}
+
 /* A page table of its own, between others that stay. */
 static void map_table(const char *dir)
 {
 	if (len != SZ_2M || tlb_rs_nr_cpus() < 4)
 		ksft_exit_skip("needs pages of 4 KiB and four CPUs\n");
-	if (access("/proc/thread-self/fail-nth", W_OK) ||
-	    !tlb_rs_setting(FAIL_PAGE_ALLOC "min-order", "0"))
-		ksft_exit_skip("needs CONFIG_FAIL_PAGE_ALLOC\n");
+	need_failures();
 	table_fd = open_file(dir);
 	/* Nothing is read ahead, and then mapped beside P. */
 	posix_fadvise(table_fd, 0, 0, POSIX_FADV_RANDOM);
@@ -251,6 +258,26 @@ static void map_table(const char *dir)
 	prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
 	crowd = base + len;
 #endif
+}
+
+/* P is the last page of its page table. The next table is not there, and cannot be had. */
+static void map_enomem(const char *dir)
+{
+	size_t table = psize / sizeof(__u64) * psize;
+	int fd;
+
+	need_failures();
+	if (!tlb_rs_setting(FAIL_PAGE_ALLOC "ignore-gfp-wait", "N") ||
+	    !tlb_rs_setting(FAIL_PAGE_ALLOC "verbose", "0"))
+		ksft_exit_skip("page tables cannot be made to fail\n");
+	fail_fd = tlb_rs_open("/proc/thread-self/fail-nth", O_WRONLY);
+	fd = open_file(dir);
+	base = tlb_rs_mmap(2 * table, table) + table - len;
+	/* One mapping: what comes before the next would have been installed, and flushed. */
+	len += psize;
+	mmap_file(fd, MAP_FIXED);
+	len -= psize;
+	close(fd);
 }
 
 /* A hole that is only read is clean. */
@@ -412,6 +439,15 @@ static bool install_guard(void)
 	return true;
 }
 
+static bool install_enomem(void)
+{
+	if (write(fail_fd, "1", 1) != 1)
+		ksft_exit_fail_msg("fail-nth: %s\n", strerror(errno));
+	if (!madvise(base + len - psize, 2 * psize, MADV_GUARD_INSTALL) || errno != ENOMEM)
+		ksft_exit_fail_msg("MADV_GUARD_INSTALL did not run out of memory\n");
+	return true;
+}
+
 static bool install_poison(void)
 {
 	struct uffdio_poison poison = { .range = { .start = (unsigned long)base, .len = len } };
@@ -436,6 +472,7 @@ static const struct act acts[] = {
 	{ "file", 16, 15, map_file, prepare_file, .advice = 0 },
 	{ "swap", 16, 15, map_anon, prepare_swap, .advice = 0 },
 	{ "guard", 16, 15, map_file, prepare_guard, .install = install_guard },
+	{ "guard-enomem", 16, 15, map_enomem, prepare_guard, .install = install_enomem },
 	{ "poison", 1, 0, map_memfd, prepare_poison, .cgroup = true, .install = install_poison },
 	{ "table", 512, 99, map_table, prepare_table, .cgroup = true, .before = before_table },
 };
@@ -522,9 +559,9 @@ static bool one_round(__u64 round)
 static void help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
-	       "  [--act lazyfree|file|swap|guard|poison|table] [--dir DIR] [--rounds N] [--delay US]\n"
-	       "  [--skip HOOK] [--expect-none | --expect-stale MIN]\n"
-	       "DIR: a directory on a disk, for --act file, guard and table\n",
+	       "  [--act lazyfree|file|swap|guard|guard-enomem|poison|table] [--dir DIR]\n"
+	       "  [--rounds N] [--delay US] [--skip HOOK] [--expect-none | --expect-stale MIN]\n"
+	       "DIR: a directory on a disk, for --act file, guard, guard-enomem and table\n",
 	       prog);
 }
 
@@ -601,7 +638,7 @@ int main(int argc, char **argv)
 	if (act->advice)
 		ksft_exit_skip("x86_64 has this window, batch or not\n");
 #endif
-	if ((act->map == map_file || act->map == map_table) && !dir)
+	if ((act->map == map_file || act->map == map_enomem || act->map == map_table) && !dir)
 		ksft_exit_skip("needs --dir, on a disk\n");
 	if (act->prepare == prepare_swap && !tlb_rs_has_disk_swap())
 		ksft_exit_skip("needs swap on a disk\n");
