@@ -154,8 +154,8 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 bool migrc_walk_end_slow(struct folio *src);
 bool migrc_still_frozen(struct folio *src);
 void migrc_add_source(struct folio *src);
-bool migrc_fork_begin(struct mm_struct *mm);
-void migrc_fork_end(struct mm_struct *mm, bool begun);
+void migrc_fork_begin(struct mm_struct *mm);
+void migrc_fork_end(struct mm_struct *mm);
 void migrc_arch_flush_mm(struct migrc_mm *mm, enum migrc_hook hook);
 bool migrc_arch_begin(unsigned long mms);
 void migrc_arch_issue(struct migrc_mm *mm);
@@ -479,12 +479,11 @@ static inline bool migrc_reclaim(enum migrc_drain_reason reason)
 	return false;
 }
 
-static inline bool migrc_fork_begin(struct mm_struct *mm)
+static inline void migrc_fork_begin(struct mm_struct *mm)
 {
-	return false;
 }
 
-static inline void migrc_fork_end(struct mm_struct *mm, bool begun)
+static inline void migrc_fork_end(struct mm_struct *mm)
 {
 }
 

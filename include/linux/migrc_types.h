@@ -16,6 +16,8 @@ struct xarray;
  *       exit. Added under the lock of that list, removed under the drain's mutex, too.
  * @readmostly: whether it pays to take write permission away. Atomic;
  *       mm/migrc/readmostly.rs gives it its meaning.
+ * @forking: dup_mmap() takes write permission away, and has not flushed yet. Changes under the
+ *       mmap_lock, held for writing; who defers reads it under a PTL of the page tables.
  * @registered: is in that list. Changes under its lock; deferrals and exit read it without.
  * @addrs: with CONFIG_MIGRC_DEBUG, the number of the last deferral of each page; NULL
  *       before the first one, or if there was no memory for it.
@@ -26,6 +28,7 @@ struct migrc_mm {
 	struct migrc_mm *next;
 	struct migrc_mm *prev;
 	atomic64_t readmostly;
+	bool forking;
 	bool registered;
 #ifdef CONFIG_MIGRC_DEBUG
 	struct xarray *addrs;

@@ -305,7 +305,8 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 
 	if (pte_write(pte) && !migrc_skip(MIGRC_HOOK_WRITABLE))
 		facts |= BIT(MIGRC_WRITABLE);
-	if (mm_tlb_flush_pending(mm) && !migrc_skip(MIGRC_HOOK_PENDING))
+	if ((mm_tlb_flush_pending(mm) || READ_ONCE(mm->migrc.forking)) &&
+	    !migrc_skip(MIGRC_HOOK_PENDING))
 		facts |= BIT(MIGRC_FLUSH_PENDING);
 	if ((vma->vm_flags & VM_SHARED) && !migrc_skip(MIGRC_HOOK_FILE))
 		facts |= BIT(MIGRC_SHARED);
@@ -414,21 +415,24 @@ bool migrc_stays_protected_slow(struct vm_area_struct *vma)
 }
 
 /*
+ * A note of its own: if a fork counted in tlb_flush_pending, all who zap meanwhile would take
+ * it for one of them, and flush the whole address space, migrc or not.
+ *
+ * As there, who sees under the PTL what the fork has made of an entry sees the note, too; and
+ * it is over only when all CPUs have flushed. The mmap_lock keeps other forks of @mm out.
+ *
  * Not under the static key: a fork that began before it was enabled takes write
  * permission away, too.
  */
-bool migrc_fork_begin(struct mm_struct *mm)
+void migrc_fork_begin(struct mm_struct *mm)
 {
-	if (migrc_skip(MIGRC_HOOK_FORK))
-		return false;
-	inc_tlb_flush_pending(mm);
-	return true;
+	if (!migrc_skip(MIGRC_HOOK_FORK))
+		WRITE_ONCE(mm->migrc.forking, true);
 }
 
-void migrc_fork_end(struct mm_struct *mm, bool begun)
+void migrc_fork_end(struct mm_struct *mm)
 {
-	if (begun)
-		dec_tlb_flush_pending(mm);
+	WRITE_ONCE(mm->migrc.forking, false);
 }
 
 void migrc_arch_flush_mm(struct migrc_mm *mm, enum migrc_hook hook)

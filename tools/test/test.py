@@ -437,9 +437,10 @@ run tlb_batch_exit --rounds 6
 run tlb_batch_refault --act lazyfree --rounds 20 --expect-none
 run tlb_batch_refault --act file --dir /mnt --rounds 20 --expect-none
 run tlb_batch_refault --act guard --dir /mnt --rounds 20 --expect-none
-run tlb_batch_refault --act poison --rounds 20 --expect-none
 run tlb_batch_refault --act guard-enomem --dir /mnt --rounds 20 --expect-none
+run tlb_batch_refault --act poison --rounds 20 --expect-none
 run tlb_batch_refault --act table --dir /mnt --delay 200000 --rounds 8 --expect-none
+run tlb_batch_collapse --dir /mnt
 run tlb_batch_task
 run tlb_batch_dirty --rounds 30 --expect-none
 run tlb_batch_secondary --rounds 4 --expect-none
@@ -716,6 +717,20 @@ def deferred(suite, arch):
                     count <= at_most if r["migrc"] else count > at_most, f"{count}, {at_most:.0f}")
 
 
+def forked(suite, arch):
+    """What a zap costs beside a fork: a page, and not the whole address space, with vm.migrc_enable off and on."""
+    names = ("tlbi_asid", "tlbi_all") if arch == "arm64" else ("nr_tlb_local_flush_all",)
+    result = boot(suite, "zaps beside a fork", arch, IMAGE, "migrc_fork && echo 1 > /proc/sys/vm/migrc_enable && migrc_fork",
+                  meter=arch == "arm64")
+    found = [r for r in result.records if r.get("region", "").startswith("zap_")]
+    suite.check(f"{arch} zaps beside a fork: regions were measured", len({(r["region"], r["migrc"]) for r in found}) == 4)
+    for r in found:
+        # A fork flushes the parent, and the end of its child.
+        count, most = sum((r.get("meter") or r)[name] for name in names), 4 * r["forks"] + r["beside"] // 10
+        suite.check(f"{arch} {r['region']}, vm.migrc_enable={r['migrc']}: flushes of an address space", count <= most,
+                    f"{count} of {r['beside']} zaps beside {r['forks']} forks, at most {most}")
+
+
 def other_cpu(suite, cpu, ranges):
     """arm64 with other lengths of addresses, and without range TLBI."""
     result = boot(suite, f"-cpu {cpu}", "arm64", IMAGE, "tlb_batch_thp_split --thps 8 && "
@@ -739,6 +754,7 @@ def counts(suite):
         with side_by_side(arch) as start:
             start(batched, suite, arch)
             start(deferred, suite, arch)
+            start(forked, suite, arch)
             if arch == "arm64":
                 for cpu, ranges in (("max,lpa2=off", True), ("neoverse-n1", False), ("cortex-a72", False)):
                     start(other_cpu, suite, cpu, ranges)

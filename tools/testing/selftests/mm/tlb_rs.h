@@ -384,6 +384,7 @@ static const char * const tlb_rs_vmstat[] = {
 #define TLB_RS_NR_VMSTAT	ARRAY_SIZE(tlb_rs_vmstat)
 #define TLB_RS_VMSTAT_PAGES	0	/* index of tlb_batch_pages */
 #define TLB_RS_VMSTAT_FLUSH	2	/* of tlb_batch_flush */
+#define TLB_RS_VMSTAT_FLUSH_ALL	8	/* of nr_tlb_local_flush_all */
 
 struct tlb_rs_counters {
 	__u64 ns;
