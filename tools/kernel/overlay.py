@@ -9,6 +9,7 @@ A tree that carries them has a directory .tlb-rs/:
     busy       present while patches are put on or taken off: an interruption is noticed by it
 """
 
+import configparser
 import filecmp
 import fnmatch
 import os
@@ -68,14 +69,38 @@ def overlay_files(root=ROOT):
     return files
 
 
-def patch_files(ver, root=ROOT):
-    """[(name, file)] of the series; patches/<version>/ overrides the series and single patches."""
+def fixes(root=ROOT):
+    """{patch: {file of the kernel: what it has as long as the patch is needed}}; blanks are all the same."""
+    table = configparser.ConfigParser(delimiters="=", comment_prefixes="#", interpolation=None)
+    table.optionxform = str
+    table.read(root / "patches/fixes", encoding="utf-8")
+    return {patch: {name: " ".join(text.split()) for name, text in table[patch].items()} for patch in table.sections()}
+
+
+def needed(tree, originals=None, root=ROOT):
+    """A function: whether a tree needs this patch of the series, or has by itself what it mends.
+
+    originals: {file: where it is as it was before the series}
+    """
+    table = fixes(root)
+
+    def has(name, text):
+        file = (originals or {}).get(name, Path(tree) / name)
+        return file.is_file() and text in " ".join(file.read_text(encoding="utf-8", errors="replace").split())
+    return lambda patch: all(has(name, text) for name, text in table.get(patch, {}).items())
+
+
+def patch_files(ver, root=ROOT, want=lambda name: True):
+    """[(name, file)] of the series; patches/<version>/ overrides the series and single patches.
+
+    want: see needed()
+    """
     top, own = root / "patches", root / "patches" / dotted(ver[:2])
     series = next((s for s in (own / "series", top / "series") if s.exists()), None)
     if not series:
         return []
     lines = (l.split("#")[0].split() for l in series.read_text(encoding="utf-8").splitlines())
-    names = [l[0] for l in lines if l]
+    names = [l[0] for l in lines if l and want(l[0])]
     files = [(n, own / n if (own / n).exists() else top / n) for n in names]
     for n, f in files:
         if not f.exists():
@@ -202,7 +227,8 @@ class Tree:
 
     def difference(self):
         """(names and contents of the series, names of what is applied, how many of them are the same)"""
-        want = [(n, f.read_bytes()) for n, f in patch_files(self.ver, self.root)]
+        wanted = needed(self.path, self.originals(), self.root)
+        want = [(n, f.read_bytes()) for n, f in patch_files(self.ver, self.root, wanted)]
         have = self.applied()
         same = 0
         while (same < min(len(want), len(have)) and want[same][0] == have[same] and

@@ -23,14 +23,17 @@ KCONFIG = "mm/Kconfig.rust"
 
 # ---- what arrives when
 
-def plan(ver, root=ROOT):
-    """[(mechanism, patch, its file, [new files], {options})], in the order of the series."""
+def plan(ver, root=ROOT, want=lambda name: True):
+    """[(mechanism, patch, its file, [new files], {options})], in the order of the series.
+
+    want: see overlay.needed()
+    """
     table = configparser.ConfigParser(delimiters="=", comment_prefixes="#", interpolation=None)
     table.optionxform = str
     source = root / "patches/commits"
     table.read(source, encoding="utf-8")
     left, steps, done = set(overlay.overlay_files(root)), [], []
-    for name, file in overlay.patch_files(ver, root):
+    for name, file in overlay.patch_files(ver, root, want):
         mechanism = next((m for m in table.sections() if name in table[m]), None)
         if not mechanism:
             raise Fail(f"{source} does not say to which mechanism {name} belongs, and what arrives with it")
@@ -203,7 +206,7 @@ def series(out, tree, root=ROOT):
         raise Fail(f"{tree} already carries tlb-rs, by {how}: the series is made from a stock tree")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Fail(f"{out} is not an empty directory")
-    steps = plan(ver, root)
+    steps = plan(ver, root, overlay.needed(tree, root=root))
     mechanisms = list(dict.fromkeys(s[0] for s in steps))
     author, date = (output(["git", "log", "-1", f"--format={f}"], cwd=root).strip() for f in ("%an <%ae>", "%aI"))
     with tempfile.TemporaryDirectory(prefix="tlb-rs-") as d:

@@ -61,6 +61,9 @@ PATCH2 = """Subject: [PATCH] mm: second
  int line30;
  int line31;
 """
+# What the second one mends, and what the kernel may have in its place.
+FIXES = "[2.patch]\nmm/rmap.c = int line29;\n    int line30;\n"
+MENDED = RMAP.replace("int line30;", "int theirs;\nint line30;")
 # In a script that the tool has called. Twice: what comes just before Python waits for the script is seen when that ends.
 INTERRUPT = "kill -INT $PPID; sleep 5; kill -INT $PPID; sleep 60"
 
@@ -462,6 +465,20 @@ class Own(Case):
         self.ok("unapply", "--kdir", self.kdir)
         self.assertEqual(before, contents(self.kdir))
         self.fails(("unapply", "--kdir", self.kdir), "nothing to undo")
+
+    def test_fix_that_the_tree_has(self):
+        """By another commit: what makes the patch needed is gone, and the patch would not apply."""
+        write(self.repo, {"patches/fixes": FIXES})
+        for text, there in ((RMAP, True), (MENDED, False)):
+            write(self.kdir, {"mm/rmap.c": text})
+            for what in ("2 patches" if there else "1 patches", "already applied"):
+                self.assertIn(what, self.ok("apply", "--kdir", self.kdir))
+                after = (self.kdir / "mm/rmap.c").read_text()
+                self.assertEqual((True, there), ("int first;" in after, "int second;" in after))
+            self.ok("unapply", "--kdir", self.kdir)
+            self.assertEqual(text, (self.kdir / "mm/rmap.c").read_text())
+        (self.repo / "patches/fixes").unlink()
+        self.fails(("apply", "--kdir", self.kdir), "patch 2.patch does not apply", "mm/rmap.c")
 
     def test_unapply_keeps_edits(self):
         self.ok("apply", "--kdir", self.kdir)
@@ -1028,6 +1045,18 @@ class Series(Case):
             self.assertNotIn("Signed-off-by", f.read_text())
         self.fails(("series", "--kdir", self.dir / "other", "--out", self.out), "other means")
 
+    def test_fix_that_the_tree_has(self):
+        third = PATCH2.replace("second", "third").replace("line28", "line33").replace("line29", "line34")
+        write(self.repo, {"patches/series": "1.patch\n2.patch\n3.patch\n", "patches/commits": COMMITS + "3.patch =\n",
+                          "patches/3.patch": third.replace("line30", "line35").replace("line31", "line36")
+                          .replace("-29,4 +30,5", "-34,4 +36,5"),
+                          "patches/fixes": "[3.patch]\nmm/rmap.c = int line34; int line35;\n"})
+        for text, patches in ((RMAP, 2), (RMAP.replace("int line35;", "int theirs;\nint line35;"), 1)):
+            write(self.kdir, {"mm/rmap.c": text})
+            shutil.rmtree(self.out, ignore_errors=True)
+            self.ok("series", "--kdir", self.kdir, "--out", self.out)
+            self.assertEqual(patches + 1, len(list((self.out / "two").iterdir())))
+
     def test_caller_configuration(self):
         """What the caller has configured for git is not in the patches."""
         write(self.dir, {"gitconfig": "[format]\nsignOff = true\nsubjectPrefix = RFC\n[commit]\ngpgSign = true\n"
@@ -1076,7 +1105,7 @@ class Series(Case):
             series.series(self.out, stock)
             overlay.Tree(trees[1]).sync()
         commits = self.am(trees[0], self.out)
-        self.assertEqual(len(overlay.patch_files(ver)) + 1, len(commits))
+        self.assertEqual(len(overlay.patch_files(ver, want=overlay.needed(stock))) + 1, len(commits))
         options = set(re.findall(r"(?m)^config (\w+)", (common.ROOT / "Kconfig.rust").read_text()))
         headers = {f for f in overlay.overlay_files() if f.endswith(".h")}
         bad = []
