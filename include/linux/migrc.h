@@ -60,6 +60,7 @@ enum migrc_hook {
 	MIGRC_HOOK_SWAPIN,	/* a page from swap is mapped writable */
 	MIGRC_HOOK_FORCE,	/* somebody writes to read-only memory */
 	MIGRC_HOOK_PROTNONE,	/* migration makes an entry inaccessible */
+	MIGRC_HOOK_TYPE,	/* or of another memory type */
 	MIGRC_HOOK_WRAP,	/* so many deferrals that more would look like none */
 	NR_MIGRC_FLUSH_HOOKS,
 	MIGRC_HOOK_WRITABLE = NR_MIGRC_FLUSH_HOOKS,	/* E1 */
@@ -97,7 +98,7 @@ static inline void migrc_debug_write(struct mm_struct *mm, unsigned long addr,
 }
 
 static inline void migrc_debug_set(struct mm_struct *mm, unsigned long addr,
-				   unsigned int nr)
+				   pte_t pte, unsigned int nr)
 {
 }
 
@@ -153,6 +154,8 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 		      unsigned int nr, pte_t pte, bool block);
 bool migrc_walk_end_slow(struct folio *src);
 bool migrc_still_frozen(struct folio *src);
+void migrc_before_restore_slow(struct vm_area_struct *vma, unsigned long addr, pte_t pte,
+			       unsigned int nr);
 void migrc_add_source(struct folio *src);
 void migrc_fork_begin(struct mm_struct *mm);
 void migrc_fork_end(struct mm_struct *mm);
@@ -189,7 +192,7 @@ void migrc_debug_walked(struct folio *src);
 void migrc_debug_moved(struct folio *dst, struct folio *src);
 bool migrc_debug_holds(void);
 void migrc_debug_write(struct mm_struct *mm, unsigned long addr, enum migrc_hook hook);
-void migrc_debug_set(struct mm_struct *mm, unsigned long addr, unsigned int nr);
+void migrc_debug_set(struct mm_struct *mm, unsigned long addr, pte_t pte, unsigned int nr);
 void migrc_debug_flushed(struct mm_struct *mm, unsigned long addr, unsigned long end);
 void migrc_debug_exit(struct migrc_mm *mm);
 #else
@@ -315,6 +318,36 @@ static inline bool migrc_flush_mm(struct mm_struct *mm, enum migrc_hook hook)
 		return false;
 	migrc_flush_mm_slow(&mm->migrc, gen, hook);
 	return true;
+}
+
+/**
+ * migrc_before_restore - migration is about to map pages again
+ * @vma: area of the entries
+ * @addr: address of the first
+ * @pte: what it will be
+ * @nr: how many there are
+ *
+ * Flushes first if the pages were deferred and a TLB must not have both the old and the
+ * new entries: these are of another memory type, because mprotect() has changed that of
+ * the area but has not come to the page table yet, where it would flush (hook "range").
+ *
+ * Context: under the PTL.
+ */
+static inline void migrc_before_restore(struct vm_area_struct *vma, unsigned long addr,
+					pte_t pte, unsigned int nr)
+{
+	if (static_branch_unlikely(&migrc_used_key))
+		migrc_before_restore_slow(vma, addr, pte, nr);
+}
+
+/* vma->vm_page_prot is about to change, and a flush is pending. */
+static inline void migrc_before_protect(void)
+{
+	/*
+	 * Who sees the former sees the latter. Pairs with migrc_before_restore_slow();
+	 * proved by verify/litmus/retype-* of tlb-rs.
+	 */
+	smp_wmb();
 }
 
 /* Somebody is about to write to a page whose entry @pte may not allow it. Under the PTL. */
@@ -453,6 +486,15 @@ static inline void migrc_add_source(struct folio *src)
 static inline bool migrc_flush_mm(struct mm_struct *mm, enum migrc_hook hook)
 {
 	return false;
+}
+
+static inline void migrc_before_restore(struct vm_area_struct *vma, unsigned long addr,
+					pte_t pte, unsigned int nr)
+{
+}
+
+static inline void migrc_before_protect(void)
+{
 }
 
 static inline void migrc_write_forced(struct mm_struct *mm, unsigned long addr, pte_t pte)

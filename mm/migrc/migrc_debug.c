@@ -2,7 +2,8 @@
 /*
  * Checks at run time that nobody observes a deferred flush: the content of source and
  * destination agrees and the source does not change (I2), it is not touched after its
- * flush (I1), and no entry becomes writable whose old translation may be in a TLB.
+ * flush (I1), and no entry becomes writable, or is of another memory type, whose old
+ * translation may be in a TLB.
  */
 #include <linux/jhash.h>
 #include <linux/migrc.h>
@@ -12,6 +13,7 @@
 #include <linux/string.h>
 #include <linux/tlb_oracle.h>
 #include <linux/xarray.h>
+#include <asm/migrc.h>
 
 #include "../internal.h"
 #include "migrc_debug.h"
@@ -81,8 +83,9 @@ static struct xarray *addrs_of(struct migrc_mm *mm)
 	return other;
 }
 
-/* Entries of @vma were cleared and their flush deferred, under the PTL. */
-void migrc_debug_deferred(struct vm_area_struct *vma, unsigned long addr, unsigned int nr)
+/* Entries of @vma, the first of which was @pte, were cleared and deferred, under the PTL. */
+void migrc_debug_deferred(struct vm_area_struct *vma, unsigned long addr, pte_t pte,
+			  unsigned int nr)
 {
 	struct migrc_mm *mm = &vma->vm_mm->migrc;
 	u64 number = upper_32_bits(atomic64_read(&mm->generation));
@@ -90,6 +93,7 @@ void migrc_debug_deferred(struct vm_area_struct *vma, unsigned long addr, unsign
 	struct xarray *addrs = addrs_of(mm);
 	unsigned int i;
 
+	number = number << 1 | arch_migrc_may_retype(pte);
 	walk->addr = addr;
 	scoped_guard(rcu) {
 		struct task_struct *owner = rcu_dereference(vma->vm_mm->owner);
@@ -189,28 +193,41 @@ bool migrc_debug_holds(void)
 	return READ_ONCE(quarantine_pages);
 }
 
-static bool is_deferred(struct mm_struct *mm, unsigned long addr)
+/* @tagged: what the entry was, that a TLB may still have. */
+static bool is_deferred(struct mm_struct *mm, unsigned long addr, bool *tagged)
 {
 	struct xarray *addrs = READ_ONCE(mm->migrc.addrs);
-	void *number = addrs ? xa_load(addrs, addr >> PAGE_SHIFT) : NULL;
+	void *entry = addrs ? xa_load(addrs, addr >> PAGE_SHIFT) : NULL;
 	u32 flushed = lower_32_bits(atomic64_read(&mm->migrc.generation));
 
-	return number && (s32)((u32)xa_to_value(number) - flushed) > 0;
+	if (!entry)
+		return false;
+	*tagged = xa_to_value(entry) & 1;
+	return (s32)((u32)(xa_to_value(entry) >> 1) - flushed) > 0;
 }
 
 /* An entry becomes writable, or its page is written to. Under the PTL. */
 void migrc_debug_write(struct mm_struct *mm, unsigned long addr, enum migrc_hook hook)
 {
-	if (is_deferred(mm, addr) && !migrc_skip(hook))
+	bool tagged;
+
+	if (is_deferred(mm, addr, &tagged) && !migrc_skip(hook))
 		WARN(1, "migrc: address 0x%lx becomes writable before its flush\n", addr);
 }
 
-/* Writable entries are set, whoever does it. Under the PTL. */
-void migrc_debug_set(struct mm_struct *mm, unsigned long addr, unsigned int nr)
+/* Entries are set, the first of which is @pte, whoever does it. Under the PTL. */
+void migrc_debug_set(struct mm_struct *mm, unsigned long addr, pte_t pte, unsigned int nr)
 {
+	bool tagged;
 	unsigned int i;
 
-	if (migrc_skip(MIGRC_HOOK_RANGE) || migrc_skip(MIGRC_HOOK_REUSE) ||
+	for (i = 0; i < nr; i++) {
+		if (is_deferred(mm, addr + i * PAGE_SIZE, &tagged) &&
+		    tagged != arch_migrc_may_retype(pte))
+			WARN(1, "migrc: address 0x%lx changes its memory type before its flush\n",
+			     addr + i * PAGE_SIZE);
+	}
+	if (!pte_write(pte) || migrc_skip(MIGRC_HOOK_RANGE) || migrc_skip(MIGRC_HOOK_REUSE) ||
 	    migrc_skip(MIGRC_HOOK_SWAPIN) || migrc_skip(MIGRC_HOOK_PROTNONE) ||
 	    migrc_skip(MIGRC_HOOK_WRITABLE))
 		return;

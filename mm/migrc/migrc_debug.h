@@ -6,12 +6,13 @@ struct folio;
 struct vm_area_struct;
 
 #ifdef CONFIG_MIGRC_DEBUG
-void migrc_debug_deferred(struct vm_area_struct *vma, unsigned long addr, unsigned int nr);
+void migrc_debug_deferred(struct vm_area_struct *vma, unsigned long addr, pte_t pte,
+			  unsigned int nr);
 bool migrc_debug_release(struct folio *folio);
 void migrc_debug_drain(enum migrc_drain_reason reason);
 #else
-static inline void migrc_debug_deferred(struct vm_area_struct *vma,
-					unsigned long addr, unsigned int nr)
+static inline void migrc_debug_deferred(struct vm_area_struct *vma, unsigned long addr,
+					pte_t pte, unsigned int nr)
 {
 }
 

@@ -336,8 +336,21 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 	if (static_branch_unlikely(&migrc_readmostly_key) && nr == 1 && !pte_dirty(pte) &&
 	    (vma->vm_flags & VM_WRITE) && vma_is_anonymous(vma))
 		migrc_count_hit(&mm->migrc);
-	migrc_debug_deferred(vma, addr, nr);
+	migrc_debug_deferred(vma, addr, pte, nr);
 	return true;
+}
+
+/* See migrc_before_restore(). */
+void migrc_before_restore_slow(struct vm_area_struct *vma, unsigned long addr, pte_t pte,
+			       unsigned int nr)
+{
+	if (!arch_migrc_may_retype(pte))
+		return;
+	/* Pairs with migrc_before_protect(): @pte has what vma->vm_page_prot was. */
+	smp_rmb();
+	/* Not any more? Then mprotect() has been here, under this PTL, and has flushed. */
+	if (mm_tlb_flush_pending(vma->vm_mm))
+		migrc_flush_mm(vma->vm_mm, MIGRC_HOOK_TYPE);
 }
 
 bool migrc_walk_end_slow(struct folio *src)
@@ -726,6 +739,7 @@ static const char * const migrc_hook_names[NR_MIGRC_HOOKS] = {
 	[MIGRC_HOOK_SWAPIN]	= "swapin",
 	[MIGRC_HOOK_FORCE]	= "force",
 	[MIGRC_HOOK_PROTNONE]	= "protnone",
+	[MIGRC_HOOK_TYPE]	= "type",
 	[MIGRC_HOOK_WRAP]	= "wrap",
 	[MIGRC_HOOK_WRITABLE]	= "writable",
 	[MIGRC_HOOK_PENDING]	= "pending",

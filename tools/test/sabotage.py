@@ -141,6 +141,8 @@ REMOVALS = (
     stale("poke", "force"),
     stale("tags", "force", ARM64),
     migrc("wrap", "tlb_rs_abuse --case generation --skip wrap", boot=LARGE_BOOT),
+    # No emulated CPU minds two memory types.
+    stale("type", "type", ARM64, says=("WARNING: mm/migrc/migrc_debug.c",), both=True, boot=options(mte=True)),
     reported("writable", "writable", 8),
     reported("pending", "pending,range", 24, ARM64),
     reported("fork", "fork", 12, ARM64),
@@ -215,6 +217,7 @@ PROVEN = {
     ("migrc", "order of generation, list and flush"): ("verify migrc_registered", "verify migrc"),
     ("migrc", "limits: max_pages, age, mappings"): ("migrc_bounds limit", "migrc_bounds age", "migrc_file mappings"),
     ("migrc", "a source is seen by who isolates, or the reverse"): ("herd7 isolate-*",),
+    ("migrc", "who restores another memory type sees the pending flush"): ("herd7 retype-*",),
     ("hvo", "order and end of a pause"): ("verify pause",),
     ("hvo", "DSB after the break, ISB after the pause"): ("herd7 hvo-*",),
 }

@@ -2,6 +2,7 @@
 #ifndef _ASM_ARM64_MIGRC_H
 #define _ASM_ARM64_MIGRC_H
 
+#include <linux/pgtable.h>
 #include <linux/smp.h>
 #include <asm/pgtable-hwdef.h>
 #include <asm/sysreg.h>
@@ -22,6 +23,15 @@
 static __always_inline void arch_migrc_order(void)
 {
 	dmb(ishst);
+}
+
+/*
+ * Whether mprotect() may have changed the memory type of what @pte maps: memory becomes
+ * tagged, and stays so.
+ */
+static inline bool arch_migrc_may_retype(pte_t pte)
+{
+	return system_supports_mte() && pte_tagged(pte);
 }
 
 static inline void arch_migrc_check_dirty(void *all)

@@ -4,6 +4,7 @@
 
 #include <linux/compiler.h>
 #include <linux/limits.h>
+#include <linux/pgtable.h>
 #include <asm/tlbbatch.h>
 #include <asm/tlbflush.h>
 
@@ -14,6 +15,12 @@
 static __always_inline void arch_migrc_order(void)
 {
 	barrier();
+}
+
+/* Nothing that mprotect() changes is a memory type. */
+static inline bool arch_migrc_may_retype(pte_t pte)
+{
+	return false;
 }
 
 static inline bool arch_migrc_hw_dirty(void)

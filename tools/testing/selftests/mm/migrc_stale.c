@@ -78,7 +78,8 @@
  *
  * Others compare counters: mixed (half of a folio is read-only), block (arm64: part of
  * a folio is mapped by a contiguous block), undo (the move fails since vmsplice() has the
- * page), split (a THP is split), notifier (a device uses the page table).
+ * page), split (a THP is split), notifier (a device uses the page table), type (arm64: a
+ * page moves while mprotect() makes it tagged memory, but has not come to it yet).
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -101,6 +102,7 @@
 #define DELAY_US	200000	/* how much later reclaim flushes */
 #define AGE_MS		60000	/* nothing is flushed for its age */
 #define MAX_PAGES	8192
+#define NR_HUGE		1024	/* the same for mprotect() of huge pages */
 #define FOLIO_PAGES	16
 #define SEED		7
 
@@ -158,6 +160,7 @@ static struct shared {
 	pid_t tid;
 	/* By others. */
 	__u64 moved;
+	__u64 moved_ns;
 	__u64 reclaimed;
 	bool in_time;
 	pid_t victim;
@@ -309,6 +312,7 @@ static void *mover(void *arg)
 		}
 		round = LOAD(sh->move);
 		migrc_move(&set, 0, sh->node, MPOL_MF_MOVE_ALL);
+		sh->moved_ns = tlb_rs_now_ns();
 		STORE(sh->moved, round);
 	}
 	return NULL;
@@ -1522,6 +1526,96 @@ static int run_block(const struct test *t, const struct migrc_options *o)
 }
 #endif
 
+#ifdef __aarch64__
+/*
+ * P is the last page of an area of huge pages, which have no page table in which hook
+ * "range" would flush. One more page is moved after it, whose unmapping takes long.
+ *
+ * True if P was deferred before mprotect() began, and mapped again before that came to it.
+ */
+static bool type_round(__u64 round, bool *flushed)
+{
+	size_t len = NR_HUGE * SZ_2M;
+	long long flushes = migrc_stat("hook", "type");
+	struct migrc_counters before, d;
+	__u64 begin, took, us, was;
+	bool met;
+
+	area_len = len + psize;
+	area = tlb_rs_mmap(area_len, SZ_2M);
+	page_p = (__u64 *)(area + len);
+	if (madvise(area, area_len, MADV_HUGEPAGE) || madvise(area, len, MADV_POPULATE_READ))
+		ksft_exit_fail_msg("no huge zero pages: %s\n", strerror(errno));
+	*page_p = round;
+	list = migrc_mmap(1, migrc_node_of(page_p), SEED);
+	migrc_set_init(&set, list, 2);
+	set.addrs[0] = page_p;
+	set.addrs[1] = list;
+	mprotect(list, psize, PROT_READ);
+	begin = tlb_rs_now_ns();
+	protect(PROT_READ);
+	took = tlb_rs_now_ns() - begin;
+	settle();
+	tlb_rs_readers_start(&readers, 1, true, area + len, psize);
+
+	/* Before each of the two; a third of what mprotect() takes, if that can be. */
+	us = took / 3000 < 1000 ? 1000 : took / 3000 > 20000 ? 20000 : took / 3000;
+	if (!tlb_rs_delay(MIGRC_WALK_DELAY, us))
+		ksft_exit_fail_msg("cannot write %s\n", MIGRC_WALK_DELAY);
+	was = tlb_rs_pfn(page_p);
+	migrc_read(&before);
+	start_move(round);
+	while (tlb_rs_pfn(page_p) == was && moving(round))
+		;
+	begin = tlb_rs_now_ns();
+	protect(PROT_READ | MTE);
+	took = tlb_rs_now_ns() - begin;
+	end_move(round);
+	migrc_diff(&before, &d);
+	met = d.val[MIGRC_DEFERRED] && tlb_rs_pfn(page_p) != was &&
+	      sh->moved_ns > begin + us * 250 && sh->moved_ns < begin + took - took / 8;
+	*flushed = migrc_stat("hook", "type") > flushes;
+
+	tlb_rs_readers_end(&readers);
+	if (*page_p != round)
+		ksft_exit_fail_msg("type: wrong content\n");
+	munmap(area, area_len);
+	munmap(list, psize);
+	migrc_set_free(&set);
+	tlb_rs_delay_none();
+	return met;
+}
+
+static int run_type(const struct test *t, const struct migrc_options *o)
+{
+	long rounds = o->rounds ?: t->rounds, round, armed = 0, stale = 0;
+	struct migrc_counters all;
+	char buf[32];
+
+	if (!(getauxval(AT_HWCAP2) & 1 << 18 /* HWCAP2_MTE */) || psize * THP_PAGES != SZ_2M ||
+	    !tlb_rs_thp_available() || access(MIGRC_WALK_DELAY, W_OK) ||
+	    !tlb_rs_setting("/proc/sys/vm/overcommit_memory", "1") ||
+	    tlb_rs_read_file(THP_SYSFS "use_zero_page", buf, sizeof(buf)) || !atoi(buf)) {
+		ksft_print_msg("%s: no memory tags, huge zero pages or fault injection\n", t->name);
+		return KSFT_SKIP;
+	}
+	memset(sh, 0, sizeof(*sh));
+	area_prot = 0;
+	migrc_write(MIGRC_AGE, AGE_MS);
+	migrc_read(&all);
+	start_thread(mover);
+	for (round = 1; migrc_more(o, rounds, round - 1, armed, stale); round++) {
+		bool flushed, met = type_round(round, &flushed);
+
+		armed += met;
+		stale += met && !flushed;
+	}
+	end_threads();
+	migrc_record("migrc_stale", o, round - 1, armed, stale, &all);
+	return migrc_judge(o, rounds, armed, stale, t->optional);
+}
+#endif
+
 /* 16 pages: a pipe has no more room. */
 static int run_undo(const struct test *t, const struct migrc_options *o)
 {
@@ -1731,6 +1825,9 @@ static const struct test tests[] = {
 	  .pages = NR_INFLIGHT, .act = act_fork, .optional = RARELY_MET },
 	{ .name = "undo", .run = run_undo, .rounds = 10 },
 	{ .name = "split", .run = run_split, .rounds = 5 },
+#ifdef __aarch64__
+	{ .name = "type", .run = run_type, .rounds = 20 },
+#endif
 	/* They choose the size of folios until exit. */
 #ifdef __aarch64__
 	{ .name = "block", .run = run_block, .rounds = 10 },
