@@ -61,7 +61,6 @@ enum migrc_hook {
 	MIGRC_HOOK_FORCE,	/* somebody writes to read-only memory */
 	MIGRC_HOOK_PROTNONE,	/* migration makes an entry inaccessible */
 	MIGRC_HOOK_TYPE,	/* or of another memory type */
-	MIGRC_HOOK_WRAP,	/* so many deferrals that more would look like none */
 	NR_MIGRC_FLUSH_HOOKS,
 	MIGRC_HOOK_WRITABLE = NR_MIGRC_FLUSH_HOOKS,	/* E1 */
 	MIGRC_HOOK_PENDING,	/* E2 */
@@ -120,7 +119,6 @@ void migrc_zero_range(struct folio *folio, size_t start, size_t length);
 #include <linux/jump_label.h>
 #include <linux/sched.h>
 #include <linux/vmstat.h>
-#include <linux/wordpart.h>
 
 /* vm.migrc_enable */
 DECLARE_STATIC_KEY_FALSE(migrc_key);
@@ -130,15 +128,12 @@ DECLARE_STATIC_KEY_FALSE(migrc_used_key);
 /* vm.migrc_readmostly */
 DECLARE_STATIC_KEY_FALSE(migrc_readmostly_key);
 
-/* What a deferral adds to migrc_mm.generation; Generation::DEFERRAL in Rust. */
-#define MIGRC_DEFERRAL	BIT_ULL(32)
-
 /* mm/migrc/migrc_main.rs */
 int migrc_rust_init(unsigned int nodes);
 void migrc_count_denied(u32 facts, unsigned long pages);
 void migrc_register(struct migrc_mm *mm);
 void migrc_unregister(struct migrc_mm *mm);
-void migrc_flush_mm_slow(struct migrc_mm *mm, u64 gen, enum migrc_hook hook);
+void migrc_flush_mm_slow(struct migrc_mm *mm, u64 deferred, enum migrc_hook hook);
 void migrc_add(struct folio *folio, unsigned int node, unsigned long pages,
 	       unsigned long limit);
 void migrc_drain(enum migrc_drain_reason reason);
@@ -304,19 +299,19 @@ static inline bool migrc_walk_end(enum ttu_flags flags, struct folio *src)
  */
 static inline bool migrc_flush_mm(struct mm_struct *mm, enum migrc_hook hook)
 {
-	u64 gen;
+	u64 deferred;
 
 	if (!static_branch_unlikely(&migrc_used_key))
 		return false;
 	/* The caller may rely on the flush for what it has read: DSB ISHST waits for no load. */
 	smp_rmb();
-	gen = atomic64_read(&mm->migrc.generation);
-	if (likely(upper_32_bits(gen) == lower_32_bits(gen)) || migrc_skip(hook))
+	deferred = atomic64_read(&mm->migrc.deferred);
+	if (likely(deferred <= (u64)atomic64_read(&mm->migrc.flushed)) || migrc_skip(hook))
 		return false;
 	/* Nobody runs in it any more, and exit_mmap() flushes all of it at its end. */
 	if (!atomic_read(&mm->mm_users))
 		return false;
-	migrc_flush_mm_slow(&mm->migrc, gen, hook);
+	migrc_flush_mm_slow(&mm->migrc, deferred, hook);
 	return true;
 }
 

@@ -9,9 +9,11 @@ struct xarray;
 /*
  * What an mm has for TLB flushes that were deferred at migration.
  *
- * @generation: deferrals in the upper half, how many of them a flush has covered in
- *       the lower. Atomic; mm/migrc/generation.rs gives it its meaning.
- * @seen: @generation before the invalidation of the drain that is running. Of the drain.
+ * @deferred: deferrals.
+ * @flushed: how many of them a flush has covered. Both only grow;
+ *       mm/migrc/generation.rs gives them their meaning.
+ * @seen: @deferred before the invalidation of the drain that is running, or 0 if nothing
+ *       was pending. Of the drain.
  * @next, @prev: among the mms that a drain flushes, from the first deferral to the
  *       exit. Added under the lock of that list, removed under the drain's mutex, too.
  * @readmostly: whether it pays to take write permission away. Atomic;
@@ -23,7 +25,8 @@ struct xarray;
  *       before the first one, or if there was no memory for it.
  */
 struct migrc_mm {
-	atomic64_t generation;
+	atomic64_t deferred;
+	atomic64_t flushed;
 	u64 seen;
 	struct migrc_mm *next;
 	struct migrc_mm *prev;

@@ -2,62 +2,43 @@
 
 //! How much of what was deferred in an address space a flush has covered.
 //!
-//! One word per address space, so that it can be read and changed without a lock: the number of
-//! deferrals in the upper half, and how many of them are covered in the lower. A deferral adds to
-//! the upper half alone, whose carry is lost, so the halves do not disturb each other. They are
-//! equal again after 2^32 deferrals without a flush; C flushes long before that, and not only when
-//! a ledger is full: migrations that are undone count, too.
+//! Two numbers per address space, which only grow, so that they can be read and changed without a
+//! lock: of deferrals, and how many of them are covered. With a deferral each nanosecond they wrap
+//! after 584 years. So a flush may take as long as it wants: it covers what was deferred before it
+//! began, and never takes a number for another one that looks the same.
 
-/// The word as it was at one time; `migrc_mm.generation` in C.
+/// How many deferrals there were at one time; `migrc_mm.deferred` in C.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Generation(u64);
 
 impl Generation {
-    /// What a deferral adds to the word, modulo 2^64; `MIGRC_DEFERRAL` in C.
-    pub const DEFERRAL: u64 = 1 << 32;
-
-    /// The meaning of a word.
+    /// The meaning of a number.
     #[inline]
-    pub const fn from_raw(word: u64) -> Self {
-        Self(word)
+    pub const fn from_raw(deferred: u64) -> Self {
+        Self(deferred)
     }
 
-    /// The word.
+    /// The number.
     #[inline]
     pub const fn into_raw(self) -> u64 {
         self.0
     }
 
+    /// Whether some of these deferrals are not covered, if the first `flushed` are.
     #[inline]
-    const fn deferred(self) -> u32 {
-        (self.0 >> 32) as u32
+    pub const fn is_pending(self, flushed: u64) -> bool {
+        self.0 > flushed
     }
 
-    #[inline]
-    const fn flushed(self) -> u32 {
-        self.0 as u32
-    }
-
-    /// Whether something was deferred that no flush has covered.
-    #[inline]
-    pub const fn is_pending(self) -> bool {
-        self.deferred() != self.flushed()
-    }
-
-    /// What replaces the word `now` after a flush that began when the word was `self`; none if
-    /// another flush has covered as much.
+    /// What replaces the number `flushed` of deferrals that are covered, after a flush that began
+    /// when there were `self`; none if another flush has covered as much.
     ///
     /// What was deferred in the meantime stays pending: the flush need not have covered it.
     #[inline]
-    pub const fn cover(self, now: Self) -> Option<Self> {
-        // Both are counted back from the latest deferral, so that it is no matter which half has
-        // wrapped.
-        let uncovered = now.deferred().wrapping_sub(now.flushed());
-        let unseen = now.deferred().wrapping_sub(self.deferred());
-
-        if uncovered <= unseen {
-            return None;
+    pub const fn cover(self, flushed: u64) -> Option<u64> {
+        match self.is_pending(flushed) {
+            true => Some(self.0),
+            false => None,
         }
-        Some(Self((now.0 & !(u32::MAX as u64)) | self.deferred() as u64))
     }
 }

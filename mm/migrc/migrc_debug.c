@@ -88,7 +88,7 @@ void migrc_debug_deferred(struct vm_area_struct *vma, unsigned long addr, pte_t 
 			  unsigned int nr)
 {
 	struct migrc_mm *mm = &vma->vm_mm->migrc;
-	u64 number = upper_32_bits(atomic64_read(&mm->generation));
+	u64 number = atomic64_read(&mm->deferred);
 	struct migrc_walk *walk = &current->tlb_ubc.migrc;
 	struct xarray *addrs = addrs_of(mm);
 	unsigned int i;
@@ -198,12 +198,11 @@ static bool is_deferred(struct mm_struct *mm, unsigned long addr, bool *tagged)
 {
 	struct xarray *addrs = READ_ONCE(mm->migrc.addrs);
 	void *entry = addrs ? xa_load(addrs, addr >> PAGE_SHIFT) : NULL;
-	u32 flushed = lower_32_bits(atomic64_read(&mm->migrc.generation));
 
 	if (!entry)
 		return false;
 	*tagged = xa_to_value(entry) & 1;
-	return (s32)((u32)(xa_to_value(entry) >> 1) - flushed) > 0;
+	return xa_to_value(entry) >> 1 > (u64)atomic64_read(&mm->migrc.flushed);
 }
 
 /* An entry becomes writable, or its page is written to. Under the PTL. */

@@ -241,7 +241,7 @@ unsafe extern "C" fn migrc_unregister(mm: *mut bindings::migrc_mm) {
     unsafe { MMS.lock().remove(mm) };
 }
 
-/// Flushes what had been deferred in `mm` when its word was `generation`.
+/// Flushes what had been deferred in `mm` when there were `deferred` deferrals.
 ///
 /// # Safety
 ///
@@ -249,14 +249,14 @@ unsafe extern "C" fn migrc_unregister(mm: *mut bindings::migrc_mm) {
 #[export]
 unsafe extern "C" fn migrc_flush_mm_slow(
     mm: *mut bindings::migrc_mm,
-    generation: u64,
+    deferred: u64,
     hook: bindings::migrc_hook,
 ) {
     // SAFETY: By this function's safety requirements; returns when no TLB holds an entry of `mm`
     // that was there before.
     unsafe { bindings::migrc_arch_flush_mm(mm, hook) };
     // SAFETY: By this function's safety requirements.
-    unsafe { RegisteredMm::from_raw(mm) }.cover(Generation::from_raw(generation));
+    unsafe { RegisteredMm::from_raw(mm) }.cover(Generation::from_raw(deferred));
 }
 
 /// Whether a page that was not written to since its last migration should lose write permission.

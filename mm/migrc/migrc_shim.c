@@ -42,8 +42,6 @@ DEFINE_STATIC_KEY_FALSE(migrc_readmostly_key);
 #define AGE_BUCKETS	17
 /* Of a page: what a drain has to look at is bounded by this, not by who maps a library. */
 #define MAX_MAPPINGS	1024
-/* Deferrals in an mm that nothing has flushed: far from 2^32, which would look like none. */
-#define MAX_PENDING	BIT(30)
 
 static DEFINE_PER_CPU(unsigned long[NR_MIGRC_FACTS], migrc_denied);
 static DEFINE_PER_CPU(unsigned long, migrc_protected);
@@ -276,19 +274,6 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 	return false;
 }
 
-/*
- * A migration that is undone brings nothing into a ledger, so that no drain need follow: who can
- * undo migrations could count up for as long as it takes.
- */
-static void flush_before_wrap(struct migrc_mm *mm)
-{
-	u64 gen = atomic64_read(&mm->generation);
-
-	if (unlikely(upper_32_bits(gen) - lower_32_bits(gen) >= MAX_PENDING) &&
-	    !migrc_skip(MIGRC_HOOK_WRAP))
-		migrc_flush_mm_slow(mm, gen, MIGRC_HOOK_WRAP);
-}
-
 bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 		      unsigned int nr, pte_t pte, bool block)
 {
@@ -326,10 +311,9 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 		return false;
 	}
 
-	flush_before_wrap(&mm->migrc);
 	/* Who sees the deferral must not flush before it can see the clear. */
 	arch_migrc_order();
-	atomic64_add(MIGRC_DEFERRAL, &mm->migrc.generation);
+	atomic64_inc(&mm->migrc.deferred);
 	if (unlikely(!READ_ONCE(mm->migrc.registered)))
 		migrc_register(&mm->migrc);
 	walk->deferred = true;
@@ -740,7 +724,6 @@ static const char * const migrc_hook_names[NR_MIGRC_HOOKS] = {
 	[MIGRC_HOOK_FORCE]	= "force",
 	[MIGRC_HOOK_PROTNONE]	= "protnone",
 	[MIGRC_HOOK_TYPE]	= "type",
-	[MIGRC_HOOK_WRAP]	= "wrap",
 	[MIGRC_HOOK_WRITABLE]	= "writable",
 	[MIGRC_HOOK_PENDING]	= "pending",
 	[MIGRC_HOOK_FORK]	= "fork",
@@ -810,9 +793,11 @@ static const struct skip_hooks migrc_hooks = {
 /* Deferrals in the address space of who reads, and how many of them a flush has covered. */
 static int generation_show(struct seq_file *m, void *unused)
 {
-	u64 gen = current->mm ? atomic64_read(&current->mm->migrc.generation) : 0;
+	struct migrc_mm *mm = current->mm ? &current->mm->migrc : NULL;
 
-	seq_printf(m, "%u %u\n", upper_32_bits(gen), lower_32_bits(gen));
+	if (mm)
+		seq_printf(m, "%llu %llu\n", (u64)atomic64_read(&mm->deferred),
+			   (u64)atomic64_read(&mm->flushed));
 	return 0;
 }
 
@@ -836,7 +821,7 @@ static ssize_t generation_write(struct file *file, const char __user *ubuf, size
 		return ret;
 	if (!READ_ONCE(mm->registered))
 		migrc_register(mm);
-	atomic64_add((u64)more << 32, &mm->generation);
+	atomic64_add(more, &mm->deferred);
 	return count;
 }
 

@@ -144,9 +144,15 @@ impl RegisteredMm {
         self.0
     }
 
-    fn generation(&self) -> &Atomic<i64> {
+    /// Deferrals; `Self::flushed` says how many of them are covered.
+    fn deferred(&self) -> &Atomic<i64> {
         // SAFETY: Valid by the type invariants; C's `atomic64_t` is what `Atomic` is made for.
-        unsafe { Atomic::from_ptr((&raw mut (*self.0).generation).cast::<i64>()) }
+        unsafe { Atomic::from_ptr((&raw mut (*self.0).deferred).cast::<i64>()) }
+    }
+
+    fn flushed(&self) -> &Atomic<i64> {
+        // SAFETY: As above.
+        unsafe { Atomic::from_ptr((&raw mut (*self.0).flushed).cast::<i64>()) }
     }
 
     /// Replaces the credit by what `f` makes of it, and returns what `f` does.
@@ -170,37 +176,44 @@ impl RegisteredMm {
         }
     }
 
-    /// Reads what was deferred, and remembers it. Of the drain: two of them at once would declare
-    /// as covered what the other has seen.
-    pub(crate) fn see(self) -> Generation {
+    /// Whether something is pending. If so it is remembered for [`Self::seen`]. Of the drain: two
+    /// of them at once would declare as covered what the other has seen.
+    pub(crate) fn see(self) -> bool {
         // What was deferred has been cleared before; the invalidation comes after this.
-        let seen = Generation::from_raw(self.generation().load(Acquire) as u64);
+        let deferred = Generation::from_raw(self.deferred().load(Acquire) as u64);
+        // Who finds all of it covered releases it: the flush was over before.
+        let pending = deferred.is_pending(self.flushed().load(Acquire) as u64);
+        let seen = if pending { deferred } else { Generation::default() };
 
         // Of most it is what it was: their cache lines, which readers share, are left alone.
-        if self.seen() != seen {
-            // SAFETY: Valid, and by the safety requirements of `from_raw()` and
-            // `Registered::iter()` nobody else uses this field.
-            unsafe { (*self.0).seen = seen.into_raw() };
+        // SAFETY: Valid, and by the safety requirements of `from_raw()` and `Registered::iter()`
+        // nobody else uses this field.
+        unsafe {
+            if (*self.0).seen != seen.into_raw() {
+                (*self.0).seen = seen.into_raw();
+            }
         }
-        seen
+        pending
     }
 
-    /// What [`Self::see`] has seen.
-    pub(crate) fn seen(self) -> Generation {
+    /// What [`Self::see`] has seen, if something was pending.
+    pub(crate) fn seen(self) -> Option<Generation> {
         // SAFETY: As in `see()`.
-        Generation::from_raw(unsafe { (*self.0).seen })
+        let seen = unsafe { (*self.0).seen };
+
+        (seen != 0).then_some(Generation::from_raw(seen))
     }
 
-    /// All that was deferred when the word was `seen` has been flushed.
+    /// All has been flushed that was deferred when there were `seen` deferrals.
     pub(crate) fn cover(self, seen: Generation) {
-        let word = self.generation();
-        let mut now = word.load(Relaxed);
+        let flushed = self.flushed();
+        let mut now = flushed.load(Relaxed);
 
-        while let Some(covered) = seen.cover(Generation::from_raw(now as u64)) {
+        while let Some(covered) = seen.cover(now as u64) {
             // Who finds it covered may rely on the flush that came before this, hence `Full`.
-            match word.cmpxchg(now, covered.into_raw() as i64, Full) {
+            match flushed.cmpxchg(now, covered as i64, Full) {
                 Ok(_) => break,
-                // Somebody deferred more, or has flushed.
+                // Somebody else has flushed.
                 Err(changed) => now = changed,
             }
         }
@@ -209,7 +222,7 @@ impl RegisteredMm {
 
 /// How a drain flushes: all at once, and waits for all of them.
 pub(crate) fn flush_all(mms: Iter) -> usize {
-    let pending = mms.filter(|mm| mm.see().is_pending()).count();
+    let pending = mms.filter(|mm| mm.see()).count();
 
     if pending == 0 {
         return 0;
@@ -217,7 +230,7 @@ pub(crate) fn flush_all(mms: Iter) -> usize {
     // SAFETY: A barrier, and where one flush of everything is cheaper, that.
     let each = unsafe { bindings::migrc_arch_begin(pending) };
     if each {
-        for mm in mms.filter(|mm| mm.seen().is_pending()) {
+        for mm in mms.filter(|mm| mm.seen().is_some()) {
             // SAFETY: Valid by the type invariants.
             unsafe { bindings::migrc_arch_issue(mm.as_raw()) };
         }
@@ -225,8 +238,10 @@ pub(crate) fn flush_all(mms: Iter) -> usize {
     // SAFETY: Called by drains only, in process context and with interrupts on.
     unsafe { bindings::migrc_arch_sync(pending) };
 
-    for mm in mms.filter(|mm| mm.seen().is_pending()) {
-        mm.cover(mm.seen());
+    for mm in mms {
+        if let Some(seen) = mm.seen() {
+            mm.cover(seen);
+        }
     }
     pending
 }

@@ -103,18 +103,19 @@ mod suite {
         });
     }
 
+    /// Others flush, and defer 2^32 times, while one flush does not come to its end.
     #[test]
-    fn generations_wrap() {
-        let last = Generation::from_raw((u64::from(u32::MAX) << 32) | u64::from(u32::MAX));
-        assert!(!last.is_pending());
+    fn a_flush_that_stalls_covers_what_it_has_seen() {
+        let seen = Generation::from_raw(1);
+        let now = Generation::from_raw(1 + (1 << 32));
+        let flushed = now.into_raw() - 2;
 
-        let wrapped = Generation::from_raw(last.into_raw().wrapping_add(Generation::DEFERRAL));
-        assert!(wrapped.is_pending());
-        let covered = wrapped.cover(wrapped);
-        assert_eq!(covered.map(Generation::into_raw), Some(0));
-        // What a flush has covered that began later is not taken back.
-        assert_eq!(last.cover(Generation::default()), None);
-        assert_eq!(Generation::DEFERRAL, 1 << 32);
+        assert!(seen.is_pending(0));
+        assert_eq!(seen.cover(0), Some(1));
+        assert!(now.is_pending(flushed));
+        assert_eq!(seen.cover(flushed), None);
+        assert_eq!(now.cover(flushed), Some(now.into_raw()));
+        assert!(!now.is_pending(now.into_raw()));
     }
 
     #[test]
@@ -122,24 +123,31 @@ mod suite {
         let mut mm = bindings::migrc_mm::default();
         // SAFETY: `mm` outlives this, and nobody else knows it.
         let registered = unsafe { RegisteredMm::from_raw(&raw mut mm) };
-        let deferral = || {
+        let defer = |nr: i64| {
             // SAFETY: As above.
-            unsafe { (*registered.as_raw()).generation.counter += 1 << 32 }
+            unsafe { (*registered.as_raw()).deferred.counter += nr }
         };
 
-        assert!(!registered.see().is_pending());
-        deferral();
-        let seen = registered.see();
-        assert!(seen.is_pending());
-        // Too late for the flush that has seen the first.
-        deferral();
-        registered.cover(seen);
-        assert!(registered.see().is_pending());
-        assert_eq!(registered.seen().into_raw(), (2 << 32) | 1);
-        registered.cover(registered.seen());
-        assert!(!registered.see().is_pending());
-        registered.cover(seen);
-        assert!(!registered.see().is_pending());
+        assert!(!registered.see());
+        assert_eq!(registered.seen(), None);
+        defer(1);
+        assert!(registered.see());
+        let first = Generation::from_raw(1);
+        assert_eq!(registered.seen(), Some(first));
+        // Too late for the flush that has seen the first. They must not look like none.
+        defer(1 << 32);
+        registered.cover(first);
+        assert!(registered.see());
+        let last = Generation::from_raw((1 << 32) + 1);
+        assert_eq!(registered.seen(), Some(last));
+        registered.cover(last);
+        assert!(!registered.see());
+        defer(1);
+        // What was seen long ago.
+        registered.cover(first);
+        registered.cover(last);
+        assert!(registered.see());
+        assert_eq!(mm.flushed.counter, (1 << 32) + 1);
     }
 
     /// As the mms of a list of three exit, in any order.

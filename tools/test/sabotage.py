@@ -140,7 +140,6 @@ REMOVALS = (
     stale("force", "force"),
     stale("poke", "force"),
     stale("tags", "force", ARM64),
-    migrc("wrap", "tlb_rs_abuse --case generation --skip wrap", boot=LARGE_BOOT),
     # No emulated CPU minds two memory types.
     stale("type", "type", ARM64, says=("WARNING: mm/migrc/migrc_debug.c",), both=True, boot=options(mte=True)),
     reported("writable", "writable", 8),
@@ -215,6 +214,7 @@ PROVEN = {
     ("tlb_batch", "H8, H9: bounded, and no page is left out"): ("verify tlb_batch",),
     ("tlb_batch", "H10: DSB before and after the TLBI"): ("herd7 issue-*", "herd7 H10-*", "verify ordering"),
     ("migrc", "order of generation, list and flush"): ("verify migrc_registered", "verify migrc"),
+    ("migrc", "a flush that stalls covers what it has seen"): ("verify migrc_gen", "tlb_rs_abuse generation"),
     ("migrc", "limits: max_pages, age, mappings"): ("migrc_bounds limit", "migrc_bounds age", "migrc_file mappings"),
     ("migrc", "a source is seen by who isolates, or the reverse"): ("herd7 isolate-*",),
     ("migrc", "who restores another memory type sees the pending flush"): ("herd7 retype-*",),

@@ -27,7 +27,7 @@ FLAGS = ("--cfg=fuzzing", "-Cpasses=sancov-module", *(f"-Cllvm-args={flag}" for 
 ERRORS = {
     "ranges": ("rust/kernel/mm/tlb_batch/ranges.rs", "self.start <= other.end &&", "self.start <= other.end + 4096 &&"),
     "ledger": ("mm/migrc/ledger.rs", "false => self.since.min(unflushed.since)", "false => self.since"),
-    "generation": ("mm/migrc/generation.rs", "if uncovered <= unseen", "if uncovered < unseen"),
+    "generation": ("mm/migrc/generation.rs", "self.0 > flushed", "self.0 as u32 > flushed as u32"),
     "plan": ("mm/hvo/plan.rs", "if whole.runs > 0", "if whole.runs > 1"),
     "readmostly": ("mm/migrc/readmostly.rs", "(false, Self(self.0 - 1))", "(false, Self(self.0 - 2))"),
     "eligibility": ("mm/migrc/eligibility.rs", "facts.trailing_zeros()", "(31 - facts.leading_zeros())"),

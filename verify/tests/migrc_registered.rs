@@ -10,7 +10,7 @@ extern crate self as kernel;
 
 use loom::{
     sync::{
-        atomic::{fence, AtomicBool, Ordering::*},
+        atomic::{fence, AtomicBool, Ordering, Ordering::*},
         Mutex,
     },
     thread,
@@ -128,7 +128,8 @@ mod bindings {
     /// `struct migrc_mm`, and the address space.
     #[allow(non_camel_case_types)]
     pub struct migrc_mm {
-        pub generation: AtomicI64,
+        pub deferred: AtomicI64,
+        pub flushed: AtomicI64,
         pub seen: u64,
         pub next: *mut migrc_mm,
         pub prev: *mut migrc_mm,
@@ -287,7 +288,8 @@ impl Migrc {
     fn new(start: Start) -> Self {
         let all = || (0..start.pages).map(|_| AtomicBool::new(true)).collect();
         let mm = || migrc_mm {
-            generation: Default::default(),
+            deferred: Default::default(),
+            flushed: Default::default(),
             seen: 0,
             next: std::ptr::null_mut(),
             prev: std::ptr::null_mut(),
@@ -351,8 +353,7 @@ impl Migrc {
         if !broken(Broken::Clear) {
             fence(Release);
         }
-        let deferral = Generation::DEFERRAL as i64;
-        self.mm(mm).generation.fetch_add(deferral, Relaxed);
+        self.mm(mm).deferred.fetch_add(1, Relaxed);
 
         let add = || {
             let added = self.ledger.lock().unwrap().add((mm, page), 1, 0);
@@ -390,18 +391,24 @@ impl Migrc {
         }
     }
 
-    /// `migrc_flush_mm()`. Its plain load is followed by a branch and by stores only, of which C11
+    /// What was deferred and what is covered, by `order`.
+    fn numbers(&self, mm: usize, order: Ordering) -> (Generation, u64) {
+        let deferred = self.mm(mm).deferred.load(order) as u64;
+        let flushed = self.mm(mm).flushed.load(order) as u64;
+
+        (Generation::from_raw(deferred), flushed)
+    }
+
+    /// `migrc_flush_mm()`. Its plain loads are followed by a branch and by stores only, of which C11
     /// knows nothing; Acquire stands for that.
     fn hook(&self, source: Source) {
-        let word = self.mm(source.0).generation.load(Acquire);
-        let seen = Generation::from_raw(word as u64);
+        let (seen, flushed) = self.numbers(source.0, Acquire);
 
-        if seen.is_pending() {
+        if seen.is_pending(flushed) {
             Invalidation::begin(self.mms[source.0]).end();
             self.registered(source.0).cover(seen);
-            let now = self.mm(source.0).generation.load(Relaxed);
-            let left = seen.cover(Generation::from_raw(now as u64));
-            assert_eq!(left, None, "flushed, but uncovered");
+            let (_, flushed) = self.numbers(source.0, Relaxed);
+            assert_eq!(seen.cover(flushed), None, "flushed, but uncovered");
         }
         if seen.into_raw() != 0 {
             assert!(!self.is_cached(source), "not flushed");
@@ -425,10 +432,11 @@ impl Migrc {
     /// Nobody else is left.
     fn end(&self) {
         self.drain();
-        for mm in (0..self.mms.len()).map(|mm| self.mm(mm)) {
-            let word = Generation::from_raw(mm.generation.load(Relaxed) as u64);
+        for mm in 0..self.mms.len() {
+            let (deferred, flushed) = self.numbers(mm, Relaxed);
+            let pending = deferred.is_pending(flushed);
 
-            assert!(mm.exited.load(Relaxed) || !word.is_pending(), "uncovered");
+            assert!(!pending || self.mm(mm).exited.load(Relaxed), "uncovered");
         }
     }
 }

@@ -1,31 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Numbers that do not wrap: what is pending is what was deferred less what is covered, and a flush
-//! covers all that was deferred before it began.
+//! What is pending is what was deferred less what is covered, and a flush covers all that was
+//! deferred before it began.
 
 use crate::migrc::generation::Generation;
 
 #[derive(Clone, Debug)]
 pub enum Op {
     Defer,
-    /// One of several flushes reads the word,
+    /// So often that half of a word would be what it was, while flushes of others covered as much.
+    Turn,
+    /// One of several flushes reads the number,
     Begin(usize),
-    /// or has invalidated, and tries to replace it.
+    /// or has invalidated, and tries to replace the other one.
     End(usize),
 }
 
 pub const FLUSHES: usize = 3;
 
-/// A word of which so much was deferred, and covered, since the machine was started.
-pub fn word(deferred: u64, covered: u64) -> Generation {
-    Generation::from_raw(deferred << 32 | (covered & u64::from(u32::MAX)))
-}
-
 pub struct Run {
     deferred: u64,
     covered: u64,
-    raw: u64,
-    seen: [Option<(Generation, u64)>; FLUSHES],
+    flushed: u64,
+    seen: [Option<Generation>; FLUSHES],
 }
 
 impl Run {
@@ -33,32 +30,34 @@ impl Run {
         Self {
             deferred: start,
             covered: start,
-            raw: word(start, start).into_raw(),
+            flushed: start,
             seen: [None; FLUSHES],
         }
     }
 
     pub fn step(&mut self, op: &Op) {
         match *op {
-            Op::Defer => {
-                self.deferred += 1;
-                self.raw = self.raw.wrapping_add(Generation::DEFERRAL);
-            }
-            Op::Begin(flush) => {
-                self.seen[flush] = Some((Generation::from_raw(self.raw), self.deferred));
-            }
-            Op::End(flush) => {
-                if let Some((word, began)) = self.seen[flush].take() {
-                    let after = word.cover(Generation::from_raw(self.raw));
+            Op::Defer => self.deferred += 1,
+            Op::Turn => {
+                let others = self.covered + (1 << 32);
 
-                    assert_eq!(after.is_some(), began > self.covered);
-                    self.raw = after.map_or(self.raw, Generation::into_raw);
-                    self.covered = began.max(self.covered);
+                self.deferred += 1 << 32;
+                self.flushed = Generation::from_raw(others).cover(self.flushed).unwrap();
+                self.covered = others;
+            }
+            Op::Begin(flush) => self.seen[flush] = Some(Generation::from_raw(self.deferred)),
+            Op::End(flush) => {
+                if let Some(seen) = self.seen[flush].take() {
+                    let after = seen.cover(self.flushed);
+
+                    assert_eq!(after.is_some(), seen.into_raw() > self.covered);
+                    self.flushed = after.unwrap_or(self.flushed);
+                    self.covered = seen.into_raw().max(self.covered);
                 }
             }
         }
-        assert_eq!(self.raw, word(self.deferred, self.covered).into_raw());
-        let pending = Generation::from_raw(self.raw).is_pending();
+        assert_eq!(self.flushed, self.covered);
+        let pending = Generation::from_raw(self.deferred).is_pending(self.flushed);
         assert_eq!(pending, self.deferred != self.covered);
     }
 }
