@@ -148,6 +148,7 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason);
 bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 		      unsigned int nr, pte_t pte, bool block);
 bool migrc_walk_end_slow(struct folio *src);
+void migrc_flush_mixed_slow(void);
 bool migrc_still_frozen(struct folio *src);
 void migrc_before_restore_slow(struct vm_area_struct *vma, unsigned long addr, pte_t pte,
 			       unsigned int nr);
@@ -270,9 +271,7 @@ static inline void migrc_poisoned(enum ttu_flags flags)
  * @flags: of the walk
  * @src: the folio, which is not mapped any more
  *
- * If only some have, they are flushed here, before the content is copied.
- *
- * Context: may sleep.
+ * If only some have, they are flushed by migrc_flush_mixed(), before the content is copied.
  */
 static inline bool migrc_walk_end(enum ttu_flags flags, struct folio *src)
 {
@@ -286,6 +285,16 @@ static inline bool migrc_walk_end(enum ttu_flags flags, struct folio *src)
 		return true;
 	}
 	return migrc_walk_end_slow(src);
+}
+
+/*
+ * The walks of a batch are over, and nothing has been copied: flush what was deferred of
+ * folios of which not all could be. May sleep.
+ */
+static inline void migrc_flush_mixed(void)
+{
+	if (unlikely(current->tlb_ubc.migrc.mixed))
+		migrc_flush_mixed_slow();
 }
 
 /**
@@ -472,6 +481,10 @@ static inline void migrc_poisoned(enum ttu_flags flags)
 static inline bool migrc_walk_end(enum ttu_flags flags, struct folio *src)
 {
 	return false;
+}
+
+static inline void migrc_flush_mixed(void)
+{
 }
 
 static inline void migrc_add_source(struct folio *src)

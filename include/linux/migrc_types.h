@@ -41,10 +41,12 @@ struct migrc_mm {
 /*
  * What one rmap walk has met: whether the flush of some mapping was deferred, why others
  * are flushed that nobody can write through then, and why others have to be flushed that
- * forbid to defer any (bits of enum migrc_fact).
+ * forbid to defer any (bits of enum migrc_fact). And whether there was both in a walk since
+ * migrc_flush_mixed().
  */
 struct migrc_walk {
 	bool deferred;
+	bool mixed;
 	u32 flushed;
 	u32 denied;
 #ifdef CONFIG_MIGRC_DEBUG

@@ -265,7 +265,8 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 	if (!facts && !folio_test_anon(src) && !migrc_skip(MIGRC_HOOK_FILE) && !freeze(src))
 		facts |= BIT(MIGRC_NOT_FROZEN);
 
-	current->tlb_ubc.migrc = (struct migrc_walk){ };
+	/* Of another folio of the batch, or of one that this migration is nested in. */
+	current->tlb_ubc.migrc = (struct migrc_walk){ .mixed = current->tlb_ubc.migrc.mixed };
 	if (likely(!facts)) {
 		migrc_walk_delay();
 		return true;
@@ -311,6 +312,10 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 		return false;
 	}
 
+	/* It would only be flushed by a drain, which others may not need. */
+	if (walk->denied && !migrc_skip(MIGRC_HOOK_MIXED))
+		return false;
+
 	/* Who sees the deferral must not flush before it can see the clear. */
 	arch_migrc_order();
 	atomic64_inc(&mm->migrc.deferred);
@@ -350,8 +355,18 @@ bool migrc_walk_end_slow(struct folio *src)
 		return true;
 	migrc_count_denied(walk->denied & (BIT(MIGRC_NOT_FROZEN) | BIT(MIGRC_POISONED)) ?:
 			   BIT(MIGRC_MIXED), folio_nr_pages(src));
-	migrc_drain(MIGRC_DRAIN_MIXED);
+	walk->mixed = true;
 	return false;
+}
+
+/*
+ * Of some folios of the batch: one drain serves all. Until then nobody can change what is
+ * read through a TLB: the folios are locked, and those who write map the source, too.
+ */
+void migrc_flush_mixed_slow(void)
+{
+	current->tlb_ubc.migrc.mixed = false;
+	migrc_drain(MIGRC_DRAIN_MIXED);
 }
 
 void migrc_add_source(struct folio *src)

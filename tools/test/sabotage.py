@@ -216,6 +216,7 @@ PROVEN = {
     ("migrc", "order of generation, list and flush"): ("verify migrc_registered", "verify migrc"),
     ("migrc", "a flush that stalls covers what it has seen"): ("verify migrc_gen", "tlb_rs_abuse generation"),
     ("migrc", "limits: max_pages, age, mappings"): ("migrc_bounds limit", "migrc_bounds age", "migrc_file mappings"),
+    ("migrc", "one drain for all mixed folios of a batch"): ("migrc_stale halves",),
     ("migrc", "a source is seen by who isolates, or the reverse"): ("herd7 isolate-*",),
     ("migrc", "who restores another memory type sees the pending flush"): ("herd7 retype-*",),
     ("hvo", "order and end of a pause"): ("verify pause",),

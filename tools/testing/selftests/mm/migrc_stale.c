@@ -76,7 +76,8 @@
  *            uses the child's mm, its part of the folio is never deferred. So the
  *            parent's is only if hook "mixed" is removed, too.)
  *
- * Others compare counters: mixed (half of a folio is read-only), block (arm64: part of
+ * Others compare counters: mixed (half of a folio is read-only), halves (the same of many
+ * folios, which must not be flushed one by one), block (arm64: part of
  * a folio is mapped by a contiguous block), undo (the move fails since vmsplice() has the
  * page), split (a THP is split), notifier (a device uses the page table), type (arm64: a
  * page moves while mprotect() makes it tagged memory, but has not come to it yet).
@@ -104,6 +105,7 @@
 #define MAX_PAGES	8192
 #define NR_HUGE		1024	/* the same for mprotect() of huge pages */
 #define FOLIO_PAGES	16
+#define NR_FOLIOS	32	/* as many as are migrated in one batch */
 #define SEED		7
 
 #ifndef MREMAP_DONTUNMAP
@@ -1483,6 +1485,71 @@ static int run_mixed(const struct test *t, const struct migrc_options *o)
 	return migrc_judge(o, rounds, folios < moved ? folios : moved, stale, t->optional);
 }
 
+/* Whether page @i of a folio is read-only: of the first half, the last, or every other one. */
+static bool is_readonly(long round, size_t i)
+{
+	switch (round % 3) {
+	case 0:
+		return i < FOLIO_PAGES / 2;
+	case 1:
+		return i >= FOLIO_PAGES / 2;
+	}
+	return !(i % 2);
+}
+
+/* One drain for each batch, which is half of them or all. */
+static int run_halves(const struct test *t, const struct migrc_options *o)
+{
+	long rounds = o->rounds ?: t->rounds, round, armed = 0, stale = 0;
+	size_t len = FOLIO_PAGES * psize, i;
+	struct migrc_counters all;
+
+	if (!migrc_has_stats() || psize != 4096 ||
+	    !tlb_rs_setting(THP_SYSFS "hugepages-64kB/enabled", "always") ||
+	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "never")) {
+		ksft_print_msg("%s: no 64 KiB anonymous folios, or no " MIGRC_STATS "\n", t->name);
+		return KSFT_SKIP;
+	}
+	migrc_write(MIGRC_AGE, AGE_MS);
+	migrc_read(&all);
+	for (round = 0; round < rounds; round++) {
+		char *base = tlb_rs_mmap(NR_FOLIOS * len, SZ_2M);
+		size_t whole = 0, moved;
+		struct migrc_counters before, d;
+		struct migrc_set folios;
+		long long drains;
+
+		tlb_rs_bind_node(base, NR_FOLIOS * len, 0);
+		tlb_rs_fill(base, NR_FOLIOS * len, SEED);
+		migrc_set_init(&folios, base, NR_FOLIOS);
+		for (i = 0; i < NR_FOLIOS; i++) {
+			folios.addrs[i] = base + i * len;
+			whole += tlb_rs_is_folio(base + i * len, FOLIO_PAGES);
+		}
+		for (i = 0; i < NR_FOLIOS * FOLIO_PAGES; i++) {
+			if (is_readonly(round, i % FOLIO_PAGES))
+				mprotect(base + i * psize, psize, PROT_READ);
+		}
+		tlb_rs_readers_start(&readers, 1, false, base, NR_FOLIOS * len);
+		drains = migrc_stat("drain", "mixed");
+		migrc_read(&before);
+		moved = migrc_move(&folios, 0, 1, MPOL_MF_MOVE);
+		migrc_diff(&before, &d);
+		drains = migrc_stat("drain", "mixed") - drains;
+		ksft_print_msg("%s: %zu folios, %zu moved, %lld pages denied, %lld drains\n",
+			       t->name, whole, moved, d.val[MIGRC_DENIED], drains);
+		armed += whole == NR_FOLIOS && moved == NR_FOLIOS &&
+			 d.val[MIGRC_DENIED] >= NR_FOLIOS * FOLIO_PAGES;
+		stale += drains > 2 || d.val[MIGRC_DEFERRED];
+		stale += !!tlb_rs_check(base, NR_FOLIOS * len, SEED);
+		tlb_rs_readers_end(&readers);
+		munmap(base, NR_FOLIOS * len);
+		migrc_set_free(&folios);
+	}
+	migrc_record("migrc_stale", o, rounds, armed, stale, &all);
+	return migrc_judge(o, rounds, armed, stale, t->optional);
+}
+
 #ifdef __aarch64__
 /*
  * Two contiguous blocks. The first page gets other permissions, which unfolds the first
@@ -1833,6 +1900,7 @@ static const struct test tests[] = {
 	{ .name = "block", .run = run_block, .rounds = 10 },
 #endif
 	{ .name = "mixed", .run = run_mixed, .rounds = 10 },
+	{ .name = "halves", .run = run_halves, .rounds = 6 },
 	/* The last: nothing of this process is deferred any more. */
 	{ .name = "notifier", .run = run_notifier, .rounds = 5 },
 };
