@@ -36,7 +36,7 @@ enum migrc_fact {
 	NR_MIGRC_FACTS,
 };
 
-/* Why a drain runs. */
+/* Why a drain runs. Of several reasons, the last is counted. */
 enum migrc_drain_reason {
 	MIGRC_DRAIN_AGE,	/* the oldest has waited for long enough */
 	MIGRC_DRAIN_LIMIT,	/* as many pages of a node as there may be */
@@ -83,6 +83,7 @@ enum migrc_hook {
 	MIGRC_HOOK_ISOLATE,	/* who empties page blocks drains */
 	MIGRC_HOOK_POISON,	/* memory failure drains */
 	MIGRC_HOOK_DISARM,	/* a drain stops the timer of what it drains */
+	MIGRC_HOOK_WORKER,	/* a worker drains, not who wants it */
 	NR_MIGRC_HOOKS,
 };
 
@@ -136,7 +137,7 @@ void migrc_unregister(struct migrc_mm *mm);
 void migrc_flush_mm_slow(struct migrc_mm *mm, u64 deferred, enum migrc_hook hook);
 void migrc_add(struct folio *folio, unsigned int node, unsigned long pages,
 	       unsigned long limit);
-void migrc_drain(enum migrc_drain_reason reason);
+void migrc_run_drain(u32 reasons);
 void migrc_open(bool open);
 bool migrc_may_protect(struct migrc_mm *mm);
 bool migrc_keeps_protected(struct migrc_mm *mm);
@@ -164,6 +165,11 @@ bool migrc_is_for_readers(enum migrate_reason reason);
 pte_t migrc_protect_slow(struct folio *folio, struct vm_area_struct *vma, pte_t pte);
 bool migrc_stays_protected_slow(struct vm_area_struct *vma);
 u64 migrc_now(void);
+void migrc_drain_soon(enum migrc_drain_reason reason);
+void migrc_drain(enum migrc_drain_reason reason);
+void migrc_drain_join(enum migrc_drain_reason reason);
+void migrc_wait_for_drain(void);
+void migrc_relax(void);
 void migrc_arm(void);
 void migrc_disarm(void);
 u64 migrc_drain_begin(enum migrc_drain_reason reason);
@@ -420,24 +426,44 @@ static inline bool migrc_holds(void)
 	       (global_node_page_state(NR_MIGRC_HELD) || migrc_debug_holds());
 }
 
+/* Whether a drain for @reason would release anything. */
+static inline bool migrc_may_reclaim(enum migrc_drain_reason reason)
+{
+	enum migrc_hook hook = MIGRC_HOOK_PRESSURE + (reason - MIGRC_DRAIN_PRESSURE);
+
+	if (reason == MIGRC_DRAIN_ISOLATE)
+		smp_mb(); /* what is held, after the isolation: see migrc_add_source() */
+	return unlikely(migrc_holds()) && !migrc_skip(hook);
+}
+
 /**
  * migrc_reclaim - release all sources
  * @reason: for the statistics
  *
- * Flushes first. Waits for a drain that is running: what it releases counts, too.
+ * Flushes first. When it returns all are released that were there before.
  *
  * Context: may sleep; interrupts on.
  * Return: false if there was nothing to release.
  */
 static inline bool migrc_reclaim(enum migrc_drain_reason reason)
 {
-	enum migrc_hook hook = MIGRC_HOOK_PRESSURE + (reason - MIGRC_DRAIN_PRESSURE);
-
-	if (reason == MIGRC_DRAIN_ISOLATE)
-		smp_mb(); /* what is held, after the isolation: see migrc_add_source() */
-	if (likely(!migrc_holds()) || migrc_skip(hook))
+	if (!migrc_may_reclaim(reason))
 		return false;
 	migrc_drain(reason);
+	return true;
+}
+
+/**
+ * migrc_reclaim_some - release sources, for who does not need all of them
+ * @reason: for the statistics
+ *
+ * As migrc_reclaim(), but if a drain is running, what that one releases is enough.
+ */
+static inline bool migrc_reclaim_some(enum migrc_drain_reason reason)
+{
+	if (!migrc_may_reclaim(reason))
+		return false;
+	migrc_drain_join(reason);
 	return true;
 }
 
@@ -525,6 +551,11 @@ static inline void migrc_reuse(struct vm_area_struct *vma, pte_t pte)
 }
 
 static inline bool migrc_reclaim(enum migrc_drain_reason reason)
+{
+	return false;
+}
+
+static inline bool migrc_reclaim_some(enum migrc_drain_reason reason)
 {
 	return false;
 }

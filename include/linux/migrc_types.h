@@ -15,7 +15,7 @@ struct xarray;
  * @seen: @deferred before the invalidation of the drain that is running, or 0 if nothing
  *       was pending. Of the drain.
  * @next, @prev: among the mms that a drain flushes, from the first deferral to the
- *       exit. Added under the lock of that list, removed under the drain's mutex, too.
+ *       exit. They change under the lock of that list; a drain reads @next without.
  * @readmostly: whether it pays to take write permission away. Atomic;
  *       mm/migrc/readmostly.rs gives it its meaning.
  * @forking: dup_mmap() takes write permission away, and has not flushed yet. Changes under the

@@ -36,7 +36,7 @@ struct record {
 
 static DEFINE_XARRAY(records);
 
-/* Under the drain's mutex. */
+/* Of the drain that is running. */
 static struct folio *quarantine;
 static unsigned long quarantine_pages;
 static bool quarantine_full;

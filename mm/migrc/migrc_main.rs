@@ -5,8 +5,8 @@
 //! See `Documentation/mm/migrc.rst` for the invariants. Hooks in `mm/` come here when their inline
 //! tests (`include/linux/migrc.h`) say that there is something to do.
 //!
-//! Lock order: page table lock, then [`MMS`]; [`DRAIN`], then the lock of a node's ledger, or
-//! [`MMS`]. [`DRAIN`] sleeps, and nothing is allocated under it, so that reclaim may wait for it.
+//! Lock order: page table lock, then [`MMS`]; a drain, then the lock of a ledger, or [`MMS`]. A
+//! drain sleeps. It allocates nothing, so that reclaim may wait for it.
 //!
 //! C header: [`include/linux/migrc.h`](srctree/include/linux/migrc.h)
 
@@ -20,7 +20,10 @@ mod registered;
 #[cfg(CONFIG_MIGRC_KUNIT_TEST)]
 mod tests;
 
-use core::ptr::NonNull;
+use core::{
+    mem::take,
+    ptr::NonNull, //
+};
 use generation::Generation;
 use kernel::{
     bindings,
@@ -88,7 +91,7 @@ global_lock! {
 
 global_lock! {
     // SAFETY: As above.
-    unsafe(uninit) static DRAIN: Mutex<()> = ();
+    unsafe(uninit) static LATE: SpinLock<Unflushed<FolioChain>> = Unflushed::new();
 }
 
 /// Why a drain runs; `enum migrc_drain_reason` in C.
@@ -99,8 +102,19 @@ const LIMIT: DrainReason = bindings::migrc_drain_reason_MIGRC_DRAIN_LIMIT;
 const MIXED: DrainReason = bindings::migrc_drain_reason_MIGRC_DRAIN_MIXED;
 const WRITE: DrainReason = bindings::migrc_drain_reason_MIGRC_DRAIN_WRITE;
 
-/// The address spaces that cannot exit because [`DRAIN`] is held.
+/// For these a drain flushes even if there is no source in the ledgers: it is in none yet.
+const WITHOUT_SOURCES: u32 = (1 << MIXED) | (1 << WRITE);
+
+/// The address spaces of the drain that is running. Who exits waits for it before it frees one.
 struct Drained(Iter);
+
+impl Drained {
+    fn new() -> Self {
+        // SAFETY: What is removed from the list stays valid as long as a drain is running. There is
+        // one at a time.
+        Self(unsafe { MMS.lock().iter() })
+    }
+}
 
 impl Mms for Drained {
     #[inline]
@@ -117,16 +131,23 @@ fn ledgers() -> impl Iterator<Item = &'static NodeLedger> {
         .flat_map(|nodes| nodes.iter().map(|node| &**node))
 }
 
-/// Flushes what was deferred, and then releases all sources.
+/// Flushes what was deferred, and then releases all sources, for `reasons`, a bit each: a drain.
 ///
 /// In this order: first the sources leave the ledgers, then all address spaces are flushed that
 /// something was deferred in. Whatever is in the ledger was deferred before it came there, so that
 /// this flush covers it; what comes into the ledgers meanwhile waits for the next drain.
-fn drain(reason: DrainReason) {
+///
+/// # Safety
+///
+/// There must be a reason, and nobody else be here. Who has removed an address space from the list
+/// must not free it before this has returned.
+#[export]
+unsafe extern "C" fn migrc_run_drain(reasons: u32) {
     let mut unflushed = Unflushed::new();
+    // Of several, the last in the list of C.
+    let reason: DrainReason = reasons.checked_ilog2().unwrap_or(OFF);
 
-    let _guard = DRAIN.lock();
-    // SAFETY: The lock is held.
+    // SAFETY: Nobody else is here.
     let begin = unsafe { bindings::migrc_drain_begin(reason) };
     // Who added first starts the timer after that: it is either not yet started, or for sources
     // that leave the ledgers here.
@@ -135,40 +156,35 @@ fn drain(reason: DrainReason) {
     for ledger in ledgers() {
         ledger.lock().splice_into(&mut unflushed);
     }
+    let late = take(&mut *LATE.lock());
     match unflushed.some() {
         Some(unflushed) => release(unflushed, reason, begin, true),
-        // The source is in no ledger yet.
-        None if reason == MIXED || reason == WRITE => {
-            // SAFETY: What is removed from the list is removed under `DRAIN`.
-            let mms = unsafe { MMS.lock().iter() };
-            // Not in one statement with the lock: its guard would live until the flush is done.
-            let mms = Drained(mms).flush_all();
+        None if reasons & WITHOUT_SOURCES != 0 => {
+            let mms = Drained::new().flush_all();
             // SAFETY: Adds to counters, and reads a clock.
             unsafe { bindings::migrc_account_drain(reason, 0, mms, bindings::migrc_now(), begin) };
         }
         None => {}
     }
+    if let Some(late) = late.some() {
+        release(late, OFF, begin, false);
+    }
 }
 
-/// Flushes for a source that came too late for the ledger, and releases it. It was never held.
+/// Flushes for a source that came too late for the ledger, and releases it. It is never held.
 fn drain_late(source: MigratedSource, pages: usize) {
-    let mut unflushed = Unflushed::new();
-
     // SAFETY: Reads a clock.
-    unflushed.push(source, pages, unsafe { bindings::migrc_now() });
-    let _guard = DRAIN.lock();
-    // SAFETY: The lock is held.
-    let begin = unsafe { bindings::migrc_drain_begin(OFF) };
-    release(unflushed, OFF, begin, false);
+    let now = unsafe { bindings::migrc_now() };
+
+    LATE.lock().push(source, pages, now);
+    // SAFETY: It may sleep here.
+    unsafe { bindings::migrc_drain(OFF) };
 }
 
-/// The end of a drain, under [`DRAIN`].
+/// The end of a drain.
 #[inline(always)]
 fn release(unflushed: Unflushed<FolioChain>, reason: DrainReason, begin: u64, held: bool) {
-    // SAFETY: What is removed from the list is removed under `DRAIN`.
-    let mms = unsafe { MMS.lock().iter() };
-    // Not in one statement with the lock: its guard would live until the flush is done.
-    let flushed = unflushed.flush(&mut Drained(mms));
+    let flushed = unflushed.flush(&mut Drained::new());
 
     let (pages, mms, since) = (flushed.pages, flushed.mms, flushed.since);
     // SAFETY: The witness says that no TLB leads to them.
@@ -200,7 +216,7 @@ unsafe extern "C" fn migrc_rust_init(nodes: c_uint) -> c_int {
     // SAFETY: By this function's safety requirements.
     unsafe { MMS.init() };
     // SAFETY: As above.
-    unsafe { DRAIN.init() };
+    unsafe { LATE.init() };
     init(nodes).map_or_else(|e| e.to_errno(), |()| 0)
 }
 
@@ -228,17 +244,18 @@ unsafe extern "C" fn migrc_register(mm: *mut bindings::migrc_mm) {
     unsafe { MMS.lock().add(mm) };
 }
 
-/// Removes `mm` from those that a drain flushes, and waits for a drain that is running.
+/// Removes `mm` from those that a drain flushes, and waits for a drain that is running. May sleep.
 ///
 /// # Safety
 ///
 /// `mm` must be registered, and no CPU may use its translations any more.
 #[export]
 unsafe extern "C" fn migrc_unregister(mm: *mut bindings::migrc_mm) {
-    let _guard = DRAIN.lock();
-
-    // SAFETY: By this function's safety requirements; only drains walk the list.
+    // SAFETY: By this function's safety requirements; only drains walk the list, and `mm` is not
+    // freed before the one is over that may have met it.
     unsafe { MMS.lock().remove(mm) };
+    // SAFETY: It may sleep here.
+    unsafe { bindings::migrc_wait_for_drain() };
 }
 
 /// Flushes what had been deferred in `mm` when there were `deferred` deferrals.
@@ -345,18 +362,9 @@ unsafe extern "C" fn migrc_add(
     }
     // With those that a drain is about to release: it is waited for.
     if held > limit {
-        drain(LIMIT);
+        // SAFETY: It may sleep here.
+        unsafe { bindings::migrc_drain(LIMIT) };
     }
-}
-
-/// Flushes what was deferred and releases all sources, see [`drain`]. May sleep.
-///
-/// # Safety
-///
-/// `reason` must be one of `enum migrc_drain_reason`: each has a counter of its own.
-#[export]
-unsafe extern "C" fn migrc_drain(reason: DrainReason) {
-    drain(reason);
 }
 
 /// Lets sources into the ledgers from now on, or no longer.

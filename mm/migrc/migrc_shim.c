@@ -22,8 +22,10 @@
 #include <linux/sizes.h>
 #include <linux/swapops.h>
 #include <linux/sysctl.h>
+#include <linux/timer.h>
 #include <linux/tlb_oracle.h>
 #include <linux/userfaultfd_k.h>
+#include <linux/wait.h>
 #include <linux/workqueue.h>
 #include <asm/migrc.h>
 
@@ -386,7 +388,7 @@ void migrc_add_source(struct folio *src)
 	 */
 	smp_mb();
 	if (zone_isolates(zone) && !migrc_skip(MIGRC_HOOK_ISOLATE))
-		migrc_drain(MIGRC_DRAIN_ISOLATE);
+		migrc_drain_soon(MIGRC_DRAIN_ISOLATE);
 }
 
 bool migrc_is_for_readers(enum migrate_reason reason)
@@ -524,29 +526,131 @@ u64 migrc_now(void)
 	return ktime_get_coarse_ns();
 }
 
-/* Under the drain's mutex. Returns when that was. */
+/* Of a drain. Returns when that was. */
 u64 migrc_drain_begin(enum migrc_drain_reason reason)
 {
 	migrc_debug_drain(reason);
 	return ktime_get_ns();
 }
 
-static void migrc_age_fn(struct work_struct *work)
+/*
+ * A worker of high priority drains. If each task that wants a drain made its own, one that
+ * has to leave the CPU to others would keep all waiting who want the next: however
+ * important they are, and however idle it is.
+ */
+static struct workqueue_struct *migrc_wq;
+/* What the next drain is wanted for: bits of enum migrc_drain_reason. */
+static atomic_t migrc_wanted;
+/* Drains that have begun, and how many of them are over. */
+static atomic64_t migrc_begun;
+static atomic64_t migrc_over;
+static DECLARE_WAIT_QUEUE_HEAD(migrc_waiters);
+/* Without fault injection, only the worker takes it. */
+static DEFINE_MUTEX(migrc_drain_lock);
+
+static void migrc_begin_drain(void)
 {
-	migrc_drain(MIGRC_DRAIN_AGE);
+	u32 reasons;
+	s64 nr;
+
+	guard(mutex)(&migrc_drain_lock);
+	/* Full barriers: this sees what was done by who has not seen that it begins. */
+	nr = atomic64_inc_return(&migrc_begun);
+	reasons = atomic_xchg(&migrc_wanted, 0);
+	/* None, if the last drain began after all who want one had said so. */
+	if (reasons)
+		migrc_run_drain(reasons);
+	atomic64_set_release(&migrc_over, nr);
+	wake_up_all(&migrc_waiters);
 }
 
-static DECLARE_DELAYED_WORK(migrc_age_work, migrc_age_fn);
+static void migrc_drain_fn(struct work_struct *work)
+{
+	migrc_begin_drain();
+}
+
+static DECLARE_WORK(migrc_drain_work, migrc_drain_fn);
+
+/* Until so many drains are over. */
+static void migrc_wait(s64 nr)
+{
+	might_sleep();
+	/* Who waits holds nothing that a drain takes. */
+	might_lock(&migrc_drain_lock);
+	wait_event(migrc_waiters, atomic64_read_acquire(&migrc_over) >= nr);
+}
+
+/* Has a drain begin after this, and does not wait for it. Any context. */
+void migrc_drain_soon(enum migrc_drain_reason reason)
+{
+	/* A full barrier, as in migrc_drain() */
+	atomic_fetch_or(BIT(reason), &migrc_wanted);
+	queue_work(migrc_wq, &migrc_drain_work);
+}
+
+/**
+ * migrc_drain - flush what was deferred and release all sources
+ * @reason: for the statistics
+ *
+ * What was deferred or added before the call is flushed or released when it returns.
+ *
+ * Context: may sleep; reclaim may wait for it.
+ */
+void migrc_drain(enum migrc_drain_reason reason)
+{
+	s64 begun;
+
+	/*
+	 * A full barrier: who takes the bit sees what was done before, and so does a drain
+	 * that has not been seen to begin. Proved by verify/tests/migrc_worker.rs of tlb-rs.
+	 */
+	atomic_fetch_or(BIT(reason), &migrc_wanted);
+	begun = atomic64_read(&migrc_begun);
+	if (migrc_skip(MIGRC_HOOK_WORKER))
+		migrc_begin_drain();
+	else
+		queue_work(migrc_wq, &migrc_drain_work);
+	migrc_wait(begun + 1);
+}
+
+/* The same for who can do with what a drain releases that is running. */
+void migrc_drain_join(enum migrc_drain_reason reason)
+{
+	s64 begun = atomic64_read(&migrc_begun);
+
+	if (begun == atomic64_read(&migrc_over))
+		migrc_drain(reason);
+	else
+		migrc_wait(begun);
+}
+
+/* For a drain that is running. One that begins later does not meet what is gone by now. */
+void migrc_wait_for_drain(void)
+{
+	migrc_wait(atomic64_read(&migrc_begun));
+}
+
+void migrc_relax(void)
+{
+	cond_resched();
+}
+
+static void migrc_age_fn(struct timer_list *unused)
+{
+	migrc_drain_soon(MIGRC_DRAIN_AGE);
+}
+
+static DEFINE_TIMER(migrc_age_timer, migrc_age_fn);
 
 static unsigned long age_jiffies(void)
 {
-	return msecs_to_jiffies(READ_ONCE(migrc_max_age_ms));
+	return jiffies + msecs_to_jiffies(READ_ONCE(migrc_max_age_ms));
 }
 
 /* The first source came into a node's ledger. */
 void migrc_arm(void)
 {
-	queue_delayed_work(system_dfl_wq, &migrc_age_work, age_jiffies());
+	timer_reduce(&migrc_age_timer, age_jiffies());
 }
 
 /*
@@ -556,7 +660,7 @@ void migrc_arm(void)
 void migrc_disarm(void)
 {
 	if (!migrc_skip(MIGRC_HOOK_DISARM))
-		cancel_delayed_work(&migrc_age_work);
+		timer_delete(&migrc_age_timer);
 }
 
 /* Returns how many pages of @node are held now. */
@@ -654,8 +758,8 @@ static int migrc_age_sysctl(const struct ctl_table *table, int write,
 
 	guard(mutex)(&migrc_sysctl_lock);
 	ret = proc_douintvec_minmax(table, write, buffer, lenp, ppos);
-	if (!ret && write && delayed_work_pending(&migrc_age_work))
-		mod_delayed_work(system_dfl_wq, &migrc_age_work, age_jiffies());
+	if (!ret && write)
+		mod_timer_pending(&migrc_age_timer, age_jiffies());
 	return ret;
 }
 
@@ -760,6 +864,7 @@ static const char * const migrc_hook_names[NR_MIGRC_HOOKS] = {
 	[MIGRC_HOOK_ISOLATE]	= "isolate",
 	[MIGRC_HOOK_POISON]	= "poison",
 	[MIGRC_HOOK_DISARM]	= "disarm",
+	[MIGRC_HOOK_WORKER]	= "worker",
 };
 
 static int stats_show(struct seq_file *m, void *unused)
@@ -868,9 +973,16 @@ static int __init migrc_init(void)
 	/* FOLIO_DEFERRED is kept beside the pointer to it. */
 	BUILD_BUG_ON(__alignof__(struct anon_vma) < 8);
 
+	/* On the CPU of who asks: there it looks for the pages, and need not be interrupted. */
+	migrc_wq = alloc_workqueue("migrc", WQ_PERCPU | WQ_HIGHPRI | WQ_MEM_RECLAIM |
+				   WQ_CPU_INTENSIVE, 0);
+	if (!migrc_wq)
+		return -ENOMEM;
 	ret = migrc_rust_init(nr_node_ids);
-	if (ret)
+	if (ret) {
+		destroy_workqueue(migrc_wq);
 		return ret;
+	}
 	register_sysctl_init("vm", migrc_sysctl_table);
 	dir = debugfs_create_dir("migrc", NULL);
 	debugfs_create_file("stats", 0400, dir, NULL, &stats_fops);

@@ -25,7 +25,8 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// All in the list are alive. What they lead to (`next`) changes only when one is removed.
+/// All in the list are alive. What they lead to (`next`) changes only when the next one is removed,
+/// and what was removed leads to where it led before: who is there finds the way back.
 pub(crate) struct Registered {
     first: *mut migrc_mm,
 }
@@ -69,10 +70,11 @@ impl Registered {
     ///
     /// # Safety
     ///
-    /// `mm` must be in the list, nobody may walk through it, and nothing be deferred in `mm` any
-    /// more.
+    /// `mm` must be in the list, nothing be deferred in it any more, and who walks through the list
+    /// now may come to `mm`: until that is over, `mm` must stay as it is.
     pub(crate) unsafe fn remove(&mut self, mm: *mut migrc_mm) {
-        // SAFETY: By the type invariants, and as in `add()`.
+        // SAFETY: By the type invariants, and as in `add()`. Who walks reads `next` without the
+        // lock, and comes to what was there before or is there now.
         unsafe {
             let (next, prev) = ((*mm).next, (*mm).prev);
 
@@ -82,7 +84,7 @@ impl Registered {
             if prev.is_null() {
                 self.first = next;
             } else {
-                (*prev).next = next;
+                (&raw mut (*prev).next).write_volatile(next);
             }
             (*mm).registered = false;
         }
@@ -92,8 +94,9 @@ impl Registered {
     ///
     /// # Safety
     ///
-    /// None of them may be removed as long as the iterator is used, and only one may be used
-    /// for [`RegisteredMm::see`] and [`RegisteredMm::seen`] at a time. More may be added.
+    /// Those that are removed must stay as they are as long as the iterator is used, and only one
+    /// may be used for [`RegisteredMm::see`] and [`RegisteredMm::seen`] at a time. More may be
+    /// added.
     pub(crate) unsafe fn iter(&self) -> Iter {
         // INVARIANT: The first, by the type invariants of `Registered` and the requirements here.
         Iter(self.first)
@@ -102,7 +105,7 @@ impl Registered {
 
 /// # Invariants
 ///
-/// Alive and in a list of which nothing is removed, or null.
+/// Valid, and what it leads to is, too; or null.
 #[derive(Clone, Copy)]
 pub(crate) struct Iter(*mut migrc_mm);
 
@@ -115,14 +118,15 @@ impl Iterator for Iter {
         if mm.is_null() {
             return None;
         }
-        // INVARIANT: By the type invariants, `mm` is alive, and what it leads to is, too.
-        // SAFETY: As above.
-        self.0 = unsafe { (*mm).next };
+        // INVARIANT: By the type invariants `mm` is valid, and what it leads to is, too: it was in
+        // the list when `mm` was, and if it was removed, it stays valid as long as `self` is used.
+        // SAFETY: As above. Removals write to it meanwhile.
+        self.0 = unsafe { (&raw const (*mm).next).read_volatile() };
         Some(RegisteredMm(mm))
     }
 }
 
-/// An address space that cannot exit at the moment, and may be in the list.
+/// An address space that is not freed at the moment, and may be in the list.
 ///
 /// # Invariants
 ///
@@ -183,7 +187,11 @@ impl RegisteredMm {
         let deferred = Generation::from_raw(self.deferred().load(Acquire) as u64);
         // Who finds all of it covered releases it: the flush was over before.
         let pending = deferred.is_pending(self.flushed().load(Acquire) as u64);
-        let seen = if pending { deferred } else { Generation::default() };
+        let seen = if pending {
+            deferred
+        } else {
+            Generation::default()
+        };
 
         // Of most it is what it was: their cache lines, which readers share, are left alone.
         // SAFETY: Valid, and by the safety requirements of `from_raw()` and `Registered::iter()`
@@ -220,9 +228,17 @@ impl RegisteredMm {
     }
 }
 
+/// There may be thousands of them: others are let in after each.
+fn patiently(mms: Iter) -> impl Iterator<Item = RegisteredMm> {
+    // SAFETY: Called by drains only, in process context, without a spinlock.
+    mms.inspect(|_| unsafe { bindings::migrc_relax() })
+}
+
 /// How a drain flushes: all at once, and waits for all of them.
+///
+/// Who exits meanwhile is met or not: nobody uses its translations.
 pub(crate) fn flush_all(mms: Iter) -> usize {
-    let pending = mms.filter(|mm| mm.see()).count();
+    let pending = patiently(mms).filter(|mm| mm.see()).count();
 
     if pending == 0 {
         return 0;
@@ -230,7 +246,7 @@ pub(crate) fn flush_all(mms: Iter) -> usize {
     // SAFETY: A barrier, and where one flush of everything is cheaper, that.
     let each = unsafe { bindings::migrc_arch_begin(pending) };
     if each {
-        for mm in mms.filter(|mm| mm.seen().is_some()) {
+        for mm in patiently(mms).filter(|mm| mm.seen().is_some()) {
             // SAFETY: Valid by the type invariants.
             unsafe { bindings::migrc_arch_issue(mm.as_raw()) };
         }
@@ -238,7 +254,7 @@ pub(crate) fn flush_all(mms: Iter) -> usize {
     // SAFETY: Called by drains only, in process context and with interrupts on.
     unsafe { bindings::migrc_arch_sync(pending) };
 
-    for mm in mms {
+    for mm in patiently(mms) {
         if let Some(seen) = mm.seen() {
             mm.cover(seen);
         }

@@ -173,6 +173,7 @@ REMOVALS = (
     migrc("isolate", "migrc_bounds --case offline --skip isolate --expect-stale 1", X86_64, own=True),
     migrc("isolate", "migrc_bounds --case hugetlb --skip isolate --expect-stale 1", ARM64),
     migrc("poison", "migrc_bounds --case poison --skip poison --expect-stale 1"),
+    file("idle", "worker", ARM64, rounds=1),
     migrc("disarm", "migrc_bounds --case age --skip disarm --expect-stale 1", ARM64),
 
     hvo("pool", "ack", "changes of entries that others may use"),
@@ -204,7 +205,7 @@ REVIEWED = {
     ("arm64", "tlb_batch", "gen"): (NOT_THERE,),
     ("x86_64", "tlb_batch", "putback"): (NOT_THERE,),
     **{("x86_64", "migrc", rule): (ONE_THREAD,) for rule in ("pending", "fork", "recheck", "off", "pressure", "kswapd",
-                                                            "disarm")},
+                                                            "disarm", "worker")},
 }
 # Rules that have no switch: memory order, which no emulator shows, and arithmetic, which is tested by itself.
 PROVEN = {
@@ -214,6 +215,7 @@ PROVEN = {
     ("tlb_batch", "H8, H9: bounded, and no page is left out"): ("verify tlb_batch",),
     ("tlb_batch", "H10: DSB before and after the TLBI"): ("herd7 issue-*", "herd7 H10-*", "verify ordering"),
     ("migrc", "order of generation, list and flush"): ("verify migrc_registered", "verify migrc"),
+    ("migrc", "a drain begins after the request that waits for it"): ("verify migrc_worker",),
     ("migrc", "a flush that stalls covers what it has seen"): ("verify migrc_gen", "tlb_rs_abuse generation"),
     ("migrc", "limits: max_pages, age, mappings"): ("migrc_bounds limit", "migrc_bounds age", "migrc_file mappings"),
     ("migrc", "one drain for all mixed folios of a batch"): ("migrc_stale halves",),

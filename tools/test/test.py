@@ -553,6 +553,7 @@ def programs(suite):
                 f"migrc_file --rounds {MIGRC_ROUNDS}", "migrc_readmostly", disk="verity:256M", swap="disk:256M",
                 oracle=arch == "arm64")
             if arch == "arm64":
+                run("migrc, latency", "migrc_file --case idle --rounds 1", how=asked, disk="256M")
                 # With a plugin QEMU 10.0 does not return allocation tags.
                 run("memory tags", *(f"migrc_stale --case {case} --rounds {MIGRC_ROUNDS}" for case in ("tags", "type")),
                     "tlb_batch_zeropage", how=asked, mte=True)

@@ -1895,12 +1895,12 @@ static const struct test tests[] = {
 #ifdef __aarch64__
 	{ .name = "type", .run = run_type, .rounds = 20 },
 #endif
-	/* They choose the size of folios until exit. */
+	/* They choose the size of folios until exit, the largest last. */
+	{ .name = "halves", .run = run_halves, .rounds = 6 },
 #ifdef __aarch64__
 	{ .name = "block", .run = run_block, .rounds = 10 },
 #endif
 	{ .name = "mixed", .run = run_mixed, .rounds = 10 },
-	{ .name = "halves", .run = run_halves, .rounds = 6 },
 	/* The last: nothing of this process is deferred any more. */
 	{ .name = "notifier", .run = run_notifier, .rounds = 5 },
 };
