@@ -9,6 +9,7 @@
 #include <linux/tlb_batch_types.h>
 
 struct task_struct;
+struct unmapped_folios;
 
 /* Why ranges are issued, or why their completion is waited for. */
 enum tlb_batch_reason {
@@ -32,6 +33,7 @@ enum tlb_batch_hook {
 	TLB_BATCH_HOOK_HOLD,
 	TLB_BATCH_HOOK_OPEN,
 	TLB_BATCH_HOOK_LOCK,
+	TLB_BATCH_HOOK_WAIT,
 	TLB_BATCH_HOOK_DIRTY,
 	TLB_BATCH_HOOK_ENOMEM,
 	TLB_BATCH_HOOK_FORK,
@@ -271,6 +273,31 @@ static inline void tlb_batch_fork(struct task_struct *child)
 		memset(&child->tlb_ubc, 0, sizeof(child->tlb_ubc));
 }
 
+/* mm/vmscan.c */
+void tlb_batch_let_go(struct unmapped_folios *unmapped, bool waits);
+
+/* Reclaim keeps these locked until their flush; NULL: no longer. */
+static inline void tlb_batch_keep(struct unmapped_folios *unmapped)
+{
+	current->tlb_ubc.kept = unmapped;
+}
+
+/**
+ * tlb_batch_walk - an rmap walk has come to a VMA, or to something that it waits for
+ * @waits: it is the latter
+ *
+ * Reclaim lets go of the folios that it keeps locked before that takes long.
+ *
+ * Context: no spinlock held; locks of the rmap may be.
+ */
+static inline void tlb_batch_walk(bool waits)
+{
+	struct unmapped_folios *unmapped = current->tlb_ubc.kept;
+
+	if (unlikely(unmapped))
+		tlb_batch_let_go(unmapped, waits);
+}
+
 void tlb_batch_exit_slow(void);
 
 /* Whoever owes a flush pays before it returns; this is for an oops in between. */
@@ -322,6 +349,14 @@ static inline void tlb_batch_unlock_large(struct tlb_batch *batch)
 }
 
 static inline void tlb_batch_check_put_back(const struct tlb_batch *batch)
+{
+}
+
+static inline void tlb_batch_keep(struct unmapped_folios *unmapped)
+{
+}
+
+static inline void tlb_batch_walk(bool waits)
 {
 }
 

@@ -222,6 +222,7 @@ static const char * const tlb_batch_hook_names[] = {
 	[TLB_BATCH_HOOK_HOLD]		= "hold",
 	[TLB_BATCH_HOOK_OPEN]		= "open",
 	[TLB_BATCH_HOOK_LOCK]		= "lock",
+	[TLB_BATCH_HOOK_WAIT]		= "wait",
 	[TLB_BATCH_HOOK_DIRTY]		= "dirty",
 	[TLB_BATCH_HOOK_ENOMEM]		= "enomem",
 	[TLB_BATCH_HOOK_FORK]		= "fork",

@@ -9,10 +9,12 @@
  * fills the model with the translations of that range in the writer's address
  * space, as the device's accesses would.  An invalidation empties what it covers.
  * A frame that is freed while a translation of it is left is a violation.
- * Closing the file ends it.
+ * Closing the file ends it.  With secondary_delay_us the device is slow: who
+ * unmaps pages there waits that long.
  */
 #include <linux/atomic.h>
 #include <linux/debugfs.h>
+#include <linux/delay.h>
 #include <linux/init.h>
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
@@ -41,6 +43,7 @@ static DEFINE_RAW_SPINLOCK(tlb_lock);
 static bool tlb_in_use;
 static atomic_long_t nr_invalidations;
 static atomic_long_t nr_violations;
+static u32 delay_us;
 
 /* The opened file that fills the model. */
 static DEFINE_MUTEX(owner_lock);
@@ -98,6 +101,25 @@ static const struct mmu_notifier_ops secondary_ops = {
 
 static struct mmu_notifier secondary_notifier = {
 	.ops = &secondary_ops,
+};
+
+static int slow_invalidate_start(struct mmu_notifier *subscription,
+				 const struct mmu_notifier_range *range)
+{
+	u32 us = READ_ONCE(delay_us);
+
+	if (us && mmu_notifier_range_blockable(range))
+		fsleep(us);
+	return 0;
+}
+
+/* By itself: no notifier has both. */
+static const struct mmu_notifier_ops slow_ops = {
+	.invalidate_range_start		= slow_invalidate_start,
+};
+
+static struct mmu_notifier slow_notifier = {
+	.ops = &slow_ops,
 };
 
 /*
@@ -159,6 +181,11 @@ static ssize_t secondary_write(struct file *file, const char __user *ubuf,
 		ret = mmu_notifier_register(&secondary_notifier, current->mm);
 		if (ret)
 			return ret;
+		ret = mmu_notifier_register(&slow_notifier, current->mm);
+		if (ret) {
+			mmu_notifier_unregister(&secondary_notifier, current->mm);
+			return ret;
+		}
 		atomic_long_set(&nr_invalidations, 0);
 		atomic_long_set(&nr_violations, 0);
 		owner = file;
@@ -191,6 +218,7 @@ static int secondary_release_file(struct inode *inode, struct file *file)
 {
 	scoped_guard(mutex, &owner_lock) {
 		if (owner == file) {
+			mmu_notifier_unregister(&slow_notifier, slow_notifier.mm);
 			mmu_notifier_unregister(&secondary_notifier,
 						secondary_notifier.mm);
 			WRITE_ONCE(tlb_in_use, false);
@@ -216,6 +244,7 @@ static int __init tlb_secondary_init(void)
 	struct dentry *dir = debugfs_lookup("tlb_batch", NULL);
 
 	debugfs_create_file("secondary", 0600, dir, NULL, &secondary_fops);
+	debugfs_create_u32("secondary_delay_us", 0600, dir, &delay_us);
 	dput(dir);
 	return 0;
 }

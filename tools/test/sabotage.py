@@ -124,6 +124,7 @@ REMOVALS = (
     tlb_batch("open", "tlb_batch_refault --act lazyfree --rounds 20 --skip open --expect-stale 5", ARM64),
     tlb_batch("lock", "tlb_batch_refault --act file --dir /mnt --rounds 20 --skip lock --expect-stale 5"),
     tlb_batch("lock", "tlb_batch_refault --act swap --rounds 20 --skip lock --expect-stale 5", boot=MIGRC_BOOT),
+    tlb_batch("wait", "tlb_batch_wait --rounds 3 --skip wait --expect-long", ARM64),
     # One thread emulates all CPUs: without the delay no writer ran before the flush at the end in 1 of 8 runs.
     tlb_batch("dirty", "tlb_batch_dirty --rounds 30 --delay 5000 --skip dirty --expect-lost 1000", X86_64, own=True),
     *(tlb_batch(case, f"tlb_batch_task --case {case} --skip") for case in ("enomem", "fork", "exit")),
@@ -204,6 +205,7 @@ REVIEWED = {
                                       "the DSB", "herd7 issue-*"),
     ("arm64", "tlb_batch", "gen"): (NOT_THERE,),
     ("x86_64", "tlb_batch", "putback"): (NOT_THERE,),
+    ("x86_64", "tlb_batch", "wait"): ("one thread emulates all CPUs, so that who waits says nothing; arm64 shows it",),
     **{("x86_64", "migrc", rule): (ONE_THREAD,) for rule in ("pending", "fork", "recheck", "off", "pressure", "kswapd",
                                                             "disarm", "worker")},
 }

@@ -557,6 +557,8 @@ def programs(suite):
                 # With a plugin QEMU 10.0 does not return allocation tags.
                 run("memory tags", *(f"migrc_stale --case {case} --rounds {MIGRC_ROUNDS}" for case in ("tags", "type")),
                     "tlb_batch_zeropage", how=asked, mte=True)
+                # For how long who waits: without the oracle, which is slow.
+                run("tlb_batch, waits", "tlb_batch_wait --rounds 3", how=asked, swap="256M")
             # arm64 has no soft-dirty bits.
             run("tlb_batch", *(PROGRAMS.format(switch=switch) for switch in (0, 1)), HAZARDS,
                 "tlb_batch_softdirty" if arch == "x86_64" else "", disk="256M", swap="256M", oracle=True)

@@ -932,12 +932,14 @@ static inline void tlb_rs_drain_lru(void)
 
 /* Fault injection: windows (TLB_BATCH_DELAY and these) open until exit. */
 #define TLB_BATCH_FLUSH_DELAY	DEBUGFS "tlb_batch/flush_delay_us"
+#define TLB_SECONDARY_DELAY	DEBUGFS "tlb_batch/secondary_delay_us"
 #define MIGRC_WALK_DELAY	DEBUGFS "migrc/walk_delay_us"
 
 static inline void tlb_rs_delay_none(void)
 {
 	tlb_rs_write_file(TLB_BATCH_DELAY, "0");
 	tlb_rs_write_file(TLB_BATCH_FLUSH_DELAY, "0");
+	tlb_rs_write_file(TLB_SECONDARY_DELAY, "0");
 	tlb_rs_write_file(MIGRC_WALK_DELAY, "0");
 }
 
