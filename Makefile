@@ -47,6 +47,8 @@ help:
 #:                            SUITE=docs: make htmldocs, if Sphinx is there
 #:                            SUITE=commits: each commit of make series, built and booted; ARCH=: there only
 #:                            SUITE=recipes: bpftrace and perf, as the administrator's guide has them
+#:                            SUITE=chroot: all of it in a minimal Debian 12, some in 13, with nothing installed by hand;
+#:                            as root. CHROOT=bookworm|trixie INNER='style boot': only there, only these
 #:                            SUITE=abuse: attempts to make it overflow, fill up, stall or leak, at length
 #:   make sabotage            every rule removed, one after the other, on both architectures: prints which test
 #:                            saw it; before that the intact kernel
@@ -157,7 +159,7 @@ deb deb-config:
 		$(where) $(if $(CONFIG),--config $(CONFIG)) $(if $(filter deb-config,$@),--only-configure)
 
 clean:
-	rm -rf $(addprefix build/,meter tlbstat guest bench report selftests soak matrix test commits)
+	rm -rf $(addprefix build/,meter tlbstat guest bench report selftests soak matrix test commits chroot)
 
 distclean:
 	rm -rf build

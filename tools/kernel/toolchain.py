@@ -3,7 +3,7 @@
 """Find the tools that a kernel build (or a guest) needs; say how to get what is missing.
 
 usage: toolchain.py doctor            print what is here, what is missing, and the command that installs it
-       toolchain.py need GROUP...     groups: kernel, guest, test, deb; install (root or INSTALL=1) or explain
+       toolchain.py need GROUP...     groups: kernel, guest, test, deb, chroot; install (root or INSTALL=1) or explain
 """
 
 import functools
@@ -36,7 +36,8 @@ GUEST_TOOLS = {"qemu-system-aarch64": "qemu-system-arm", "qemu-system-x86_64": "
 DEB_TOOLS = {"dpkg-deb": "dpkg", "dpkg-buildpackage": "dpkg-dev", "dh_prep": "debhelper", "depmod": "kmod",
              "python3": "python3"}
 TEST_TOOLS = {"rst2xml": "python3-docutils", "cpio": "cpio", "c++": "g++"}
-GROUPS = ("kernel", "guest", "test", "deb")
+CHROOT_TOOLS = {"debootstrap": "debootstrap", "git": "git"}
+GROUPS = ("kernel", "guest", "test", "deb", "chroot")
 SUDO = "" if os.geteuid() == 0 else "sudo "
 # rustc, its library source, and what the tests want of the same rustc (rustup has its own). Some distributions do not call
 # the newest one that they have rustc: Debian 12 has one for browsers, without clippy, Ubuntu has them by version.
@@ -244,7 +245,7 @@ def missing(groups):
         if triple and not any(Path(d, triple, "lib/libc.a").exists() for d in ("/usr", "/usr/lib")):
             need.append(libc)
         need += [p for t, p in {"gcc": "gcc", "make": "make"}.items() if not which(t)]
-    for group, tools in (("test", TEST_TOOLS), ("deb", DEB_TOOLS)):
+    for group, tools in (("test", TEST_TOOLS), ("deb", DEB_TOOLS), ("chroot", CHROOT_TOOLS)):
         need += [p for t, p in tools.items() if group in groups and not which(t)]
     if "test" in groups:
         need += [p for t, p in rust_tools().items() if not (find_cargo() if t == "cargo" else which(t)) and

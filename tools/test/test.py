@@ -3,7 +3,7 @@
 """Run test suites, print what failed, a summary of each suite and at the end `N passed, N failed`.
 
 usage: test.py [SUITE...]     (make test SUITE="style kunit"; default: all but debug, pages, fs, hvo, abuse,
-                                              stock, recipes, docs, commits, sabotage_all)
+                                              stock, recipes, docs, commits, chroot, sabotage_all)
 
 What passed is in build/test/SUITE.txt; V=1 prints it, too.
 """
@@ -26,6 +26,7 @@ import commits as exported  # noqa: E402
 import common  # noqa: E402
 import compiled_out  # noqa: E402
 import documented  # noqa: E402
+import fresh  # noqa: E402
 import guest  # noqa: E402
 import initramfs  # noqa: E402
 import kernel as kernel_tool  # noqa: E402
@@ -212,7 +213,7 @@ def style(suite):
     rust = [f for d in ("rust", "mm", "samples", "verify/src", "verify/tests", "verify/fuzz")
             for f in sorted((ROOT / d).rglob("*.rs")) if "target" not in f.parts]
     suite.command("rustfmt", "rustfmt", "--check", "--edition", "2021", "--config-path", src, *rust)
-    suite.check("clippy there (the debug images are built with it, warnings as errors)", shutil.which("clippy-driver"))
+    clippy(suite)
     checkpatch = (src / "scripts/checkpatch.pl", "--strict", "--no-signoff", "--terse", "--quiet", f"--root={src}")
 
     # What "make series" makes of the patches and the new files, as it would be sent.
@@ -265,6 +266,15 @@ def style(suite):
     suite.check("SPDX line on every file", not missing, " ".join(missing))
 
 
+def clippy(suite):
+    """The debug images are built with it, warnings as errors."""
+    packages = toolchain.rust_tools()
+    if packages and "clippy-driver" not in packages and not shutil.which("clippy-driver"):
+        suite.skip("clippy there", "no package of this distribution has it for its rustc; rustup has")
+    else:
+        suite.check("clippy there (the debug images are built with it, warnings as errors)", shutil.which("clippy-driver"))
+
+
 def uncompared(patches):
     """The objects of C files that these patches change, but that nothing compares with those of stock."""
     changed = {f"{name}.o" for patch in patches
@@ -294,7 +304,8 @@ def tools(suite):
     suite.ktap("meter", sys.executable, "tools/meter/selftest.py")
     for name, file in (("bench arithmetic", "bench/test_bench"), ("selftests comparison", "selftests/test_selftests"),
                        ("soak's arithmetic", "soak/test_soak"), ("tlbstat on canned files", "tlbstat/test_tlbstat"),
-                       ("verdicts of make test and matrix", "test/test_verdicts"), ("recipes", "recipes/test_recipes"),
+                       ("verdicts of make test and matrix", "test/test_verdicts"), ("fresh systems", "test/test_fresh"),
+                       ("recipes", "recipes/test_recipes"),
                        ("verdict of make run", "report/test_run"), ("guest runner", "guest/test_guest")):
         suite.unittest(name, f"tools/{file}.py")
     suite.ktap("build tool errors", sys.executable, "tools/kernel/test_kernel.py")
@@ -909,6 +920,22 @@ def commits(suite):
             suite.check(f"{arch} {name}", not wrong, wrong or (f"{seconds} s" if seconds else "passed before"))
 
 
+# release: (what it is called, suites of make test, or all of it; boot: a kernel is built and booted). Counts are gates only with
+# the QEMU of Debian 12.
+CHROOTS = {"bookworm": ("Debian 12", ()), "trixie": ("Debian 13", ("style", "tools", "verify", "boot"))}
+
+
+def chroot(suite):
+    """make test in a fresh clone on a minimal Debian: what it needs and does not install is not there."""
+    if output := common.output(["git", "status", "--porcelain"], cwd=ROOT):
+        suite.say(f"what is not committed is not tested:\n{output.rstrip()}", show=True)
+    for release in os.environ.get("CHROOT", "").split() or CHROOTS:
+        common.one_of("CHROOT", release, CHROOTS)
+        name, inner = CHROOTS[release]
+        inner = os.environ.get("INNER", "").split() or inner
+        fresh.try_release(suite, name, fresh.System(release, ROOT / "build/chroot" / release, LOGS), inner, SUITES)
+
+
 def filesystem(suite, arch, name, disk, commands, absent=(), **options):
     """A boot with this disk, of cases that were asked for."""
     asked(suite, name, arch, "fs", "\n".join(["set -e", *commands]), absent, disk=disk, timeout=900, **options)
@@ -916,7 +943,7 @@ def filesystem(suite, arch, name, disk, commands, absent=(), **options):
 
 SUITES = {f.__name__: f for f in (style, tools, verify, off, runner, counts, kunit, programs, sabotage)}
 # For the time that they take.
-ON_DEMAND = {f.__name__: f for f in (debug, pages, fs, hvo, abuse, stock, recipes, docs, commits, sabotage_all)}
+ON_DEMAND = {f.__name__: f for f in (debug, pages, fs, hvo, abuse, stock, recipes, docs, commits, chroot, sabotage_all)}
 
 
 def main():

@@ -446,6 +446,19 @@ class Interrupted(OfSuite):
         self.assertIn("\n1 passed, 1 failed\n", said.getvalue())
 
 
+class Clippy(OfSuite):
+    def test_absent(self):
+        """A distribution may have none for its rustc; whoever has rustup, or could have installed it, has forgotten it."""
+        for packages, here, counts in (({"cargo": "cargo-web"}, None, (0, 0, 1)), ({}, None, (0, 1, 0)),
+                                       ({"clippy-driver": "rust-clippy"}, None, (0, 1, 0)),
+                                       ({"cargo": "cargo-web"}, "/x/clippy-driver", (1, 0, 0)), ({}, "/x", (1, 0, 0))):
+            suite = self.make("clippy")
+            with mock.patch.object(suites.toolchain, "rust_tools", lambda p=packages: p), \
+                    mock.patch.object(suites.shutil, "which", lambda name, found=here: found):
+                suites.clippy(suite)
+            self.assertEqual(counts, (suite.passed, len(suite.failed), len(suite.skipped)), (packages, here))
+
+
 class Commits(unittest.TestCase):
     def test_lost_options(self):
         """What the commit has and the configuration lost; not what arrives later."""
