@@ -93,6 +93,8 @@ void hvo_optimize_folios(const struct hstate *h, struct list_head *folios);
 void hvo_optimize_folio(const struct hstate *h, struct folio *folio);
 void hvo_demote_folios(const struct hstate *src, const struct hstate *dst,
 		       struct list_head *folios, struct list_head *demoted);
+void hvo_count_folio(struct hstate *h, struct folio *folio, int nr);
+unsigned long hvo_optimized_folios(struct hstate *h, unsigned long *others);
 
 /* mm/hugetlb_vmemmap.c */
 extern bool vmemmap_optimize_enabled;
@@ -194,6 +196,10 @@ static inline void hvo_optimize_folio(const struct hstate *h, struct folio *foli
 
 static inline void hvo_demote_folios(const struct hstate *src, const struct hstate *dst,
 				     struct list_head *folios, struct list_head *demoted)
+{
+}
+
+static inline void hvo_count_folio(struct hstate *h, struct folio *folio, int nr)
 {
 }
 

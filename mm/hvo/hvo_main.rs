@@ -184,109 +184,109 @@ impl<'a> Prepared<'a> {
 
     /// Makes the changes, in their order; returns how many units were changed.
     ///
+    /// Once CPUs did not stop in time, threads are stopped for the rest of the plan, in windows
+    /// that only `max_ptes` limits: stopping threads takes longer than what is done then.
+    ///
     /// # Safety
     ///
     /// What [`Window::new`] says, of all runs.
     unsafe fn commit(self, mandatory: bool) -> usize {
-        let budget = Budget {
-            entries: self.params.max_entries,
-            ns: u64::from(self.params.budget_us) * 1_000,
-        };
-        let mut at = 0;
+        let mut stop = self.params.strategy == bindings::hvo_strategy_HVO_STOP_MACHINE;
+        let mut attempts = Attempts::default();
         let mut inside = false;
         let mut units = 0;
+        let mut at = 0;
 
         while at < self.runs.len() {
             let rest = self.runs[at..].iter().zip(&self.last[at..]);
             let window = next_window(
                 rest.map(|(run, last)| (work_of(run), *last)),
                 Cost::from_raw(COST.load(Relaxed)),
-                budget,
+                Budget {
+                    entries: self.params.max_entries,
+                    ns: if stop {
+                        u64::MAX
+                    } else {
+                        u64::from(self.params.budget_us) * 1_000
+                    },
+                },
             );
-            let runs = &self.runs[at..at + window.runs];
+            let next = at + window.runs;
 
-            // A unit that was begun has to be finished.
             // SAFETY: By the safety requirements.
-            while unsafe { self.change(runs, window.work, mandatory || inside) }.is_err() {
-                if !inside {
-                    return units;
+            if let Err(miss) = unsafe { self.change(&self.runs[at..next], window.work, stop) } {
+                // A unit that was begun has to be finished.
+                match attempts.after(miss, self.params.retries, mandatory || inside) {
+                    // Not with threads a second time: who keeps the lock may wait for this.
+                    Step::Again(us) => {
+                        stop = false;
+                        fsleep(Delta::from_micros(us as i64));
+                    }
+                    Step::StopMachine => stop = true,
+                    Step::GiveUp if inside => attempts = Attempts::default(),
+                    Step::GiveUp => return units,
                 }
+                continue;
             }
-            at += window.runs;
+            units += self.last[at..next].iter().filter(|last| **last).count();
+            attempts = Attempts::default();
             inside = !window.whole;
-            units += self.last[at - window.runs..at]
-                .iter()
-                .filter(|last| **last)
-                .count();
+            at = next;
         }
         units
     }
 
-    /// Makes the changes of one window.
+    /// Tries to make the changes of one window, by stopping threads if `stop`.
     ///
     /// # Safety
     ///
     /// As for [`Self::commit`].
-    unsafe fn change(&self, runs: &[Run], work: Work, mandatory: bool) -> Result {
-        let mut attempts = Attempts::default();
-        let mut stop = self.params.strategy == bindings::hvo_strategy_HVO_STOP_MACHINE;
-        let live = self.params.strategy == bindings::hvo_strategy_HVO_NOPAUSE
+    unsafe fn change(&self, runs: &[Run], work: Work, stop: bool) -> Result<(), Miss> {
+        // SAFETY: By the safety requirements.
+        let window = unsafe { Window::new(runs) };
+
+        if !stop
+            && self.params.strategy == bindings::hvo_strategy_HVO_NOPAUSE
             && self.reason != bindings::hvo_reason_HVO_DEMOTE
-            && Window::can_be_live(runs);
+            && Window::can_be_live(runs)
+        {
+            let result = window.apply_live();
 
-        loop {
-            // SAFETY: By the safety requirements.
-            let window = unsafe { Window::new(runs) };
+            self.account(work, Pause::default(), Way::Live, result.is_ok());
+            return result.map_err(|_| Miss::Cancelled);
+        }
 
-            let miss = if stop {
-                let begin = Instant::<Monotonic>::now();
-                match with_stopped(|cpus| window.apply(cpus)) {
-                    Ok(()) => {
-                        let pause = Pause {
-                            paused_ns: begin.elapsed().as_nanos() as u64,
-                            ..Default::default()
-                        };
-                        self.account(work, pause, Way::Threads, true);
-                        return Ok(());
-                    }
-                    Err(_) => Miss::Locked,
-                }
-            } else if live {
-                let result = window.apply_live();
+        let turn = Turn::begin(self.params.duty_pct);
 
-                self.account(work, Pause::default(), Way::Live, result.is_ok());
-                match result {
-                    Ok(()) => return Ok(()),
-                    Err(_) => Miss::Cancelled,
-                }
-            } else {
-                let turn = Turn::begin(self.params.duty_pct);
-                let timeout = u64::from(self.params.ack_timeout_us) * 1_000;
-                let (result, pause) = with_paused(timeout, |cpus| window.apply(cpus));
+        if stop {
+            let begin = Instant::<Monotonic>::now();
 
-                self.account(work, pause, Way::Interrupt, result.is_ok());
-                turn.end(&pause);
-                match result {
-                    Ok(()) => {
-                        let cost = Cost::from_raw(COST.load(Relaxed));
-
-                        COST.store(cost.learn(work, pause.paused_ns).into_raw(), Relaxed);
-                        return Ok(());
-                    }
-                    Err(e) if e == EAGAIN => Miss::Cancelled,
-                    Err(_) => Miss::Hotplug,
-                }
+            with_stopped(|cpus| window.apply(cpus)).map_err(|_| Miss::Locked)?;
+            // From when the first thread may have been stopped.
+            let pause = Pause {
+                paused_ns: begin.elapsed().as_nanos() as u64,
+                ..Default::default()
             };
 
-            match attempts.after(miss, self.params.retries, mandatory) {
-                // Not with threads a second time: who keeps the lock may wait for this.
-                Step::Again(us) => {
-                    stop = false;
-                    fsleep(Delta::from_micros(us as i64));
-                }
-                Step::StopMachine => stop = true,
-                Step::GiveUp => return Err(EBUSY),
+            self.account(work, pause, Way::Threads, true);
+            turn.end(&pause);
+            return Ok(());
+        }
+
+        let timeout = u64::from(self.params.ack_timeout_us) * 1_000;
+        let (result, pause) = with_paused(timeout, |cpus| window.apply(cpus));
+
+        self.account(work, pause, Way::Interrupt, result.is_ok());
+        turn.end(&pause);
+        match result {
+            Ok(()) => {
+                let cost = Cost::from_raw(COST.load(Relaxed));
+
+                COST.store(cost.learn(work, pause.paused_ns).into_raw(), Relaxed);
+                Ok(())
             }
+            Err(e) if e == EAGAIN => Err(Miss::Cancelled),
+            Err(_) => Err(Miss::Hotplug),
         }
     }
 
@@ -354,8 +354,7 @@ unsafe extern "C" fn hvo_plan_abort(plan: *mut bindings::hvo_plan) {
 /// Makes the changes of a plan, and empties it. May sleep.
 ///
 /// Returns how many units were changed: the first ones, completely. Others were not touched, which
-/// happens only if CPUs do not stop in time, somebody writes (`nopause`), or CPU hotplug is in the
-/// way; if `mandatory`, only if hotplug does not end.
+/// happens only if CPU hotplug is in the way; if `mandatory`, only if it does not end.
 ///
 /// # Safety
 ///

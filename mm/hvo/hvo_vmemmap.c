@@ -49,6 +49,8 @@ struct batch {
 	/* New values of entries that differ from each other. */
 	u64 *values;
 	unsigned long nr_values;
+	/* Why blocks are left that are not split. */
+	int unsplit;
 	/* Of HVO_DEMOTE: the size that the folios get. */
 	const struct hstate *dst;
 	/* Where folios go that were changed, or NULL, */
@@ -94,7 +96,12 @@ static int batch_begin(struct batch *b, const struct hstate *h, enum hvo_reason 
 	unsigned long runs = hugetlb_vmemmap_size(h) / PMD_SIZE + 2;
 	bool values = reason != HVO_OPTIMIZE;
 
-	*b = (struct batch) { .h = h, .reason = reason, .keep_heads = hvo_keeps_heads() };
+	*b = (struct batch) {
+		.h = h,
+		.reason = reason,
+		.keep_heads = hvo_keeps_heads(),
+		.unsplit = -ENOMEM,
+	};
 	if (!hvo_batches())
 		slots = 1;
 	/* The head is not restored. */
@@ -302,9 +309,8 @@ static int collect_pmd(pmd_t *pmd, unsigned long addr, unsigned long next,
 	int ret;
 
 	walk->action = ACTION_CONTINUE;
-	/* Not split, for want of memory or because the other CPUs did not stop. */
 	if (pmd_leaf(pmdp_get(pmd)))
-		return -ENOMEM;
+		return c->b->unsplit;
 
 	pte = pte_offset_kernel(pmd, addr);
 	if (addr == c->start && PageVmemmapSelfHosted(pte_page(ptep_get(pte))))
@@ -579,23 +585,32 @@ static int split_folio_blocks(struct split *s, struct folio *folio)
 
 	s->start = (unsigned long)&folio->page;
 	end = s->start + hugetlb_vmemmap_size(s->h);
-	do {
+	for (;;) {
 		mmap_read_lock(&init_mm);
 		ret = walk_kernel_page_table_range(s->start, end, &split_ops, NULL, s);
 		mmap_read_unlock(&init_mm);
-	} while (ret == -ENOSPC && !split_commit(s));
-	return ret;
+		if (ret != -ENOSPC)
+			return ret;
+		ret = split_commit(s);
+		if (ret)
+			return ret;
+	}
 }
 
-/* Folios whose blocks cannot be split are left alone later. */
-static void split_all(const struct hstate *h, struct list_head *folios)
+/*
+ * Folios whose blocks cannot be split are left alone later. Returns 0, or why there are
+ * some: -EBUSY or -ENOMEM.
+ */
+static int split_all(const struct hstate *h, struct list_head *folios)
 {
 	struct split s = { .h = h };
 	struct folio *folio;
+	int why = -ENOMEM;
 
 	s.plan = hvo_plan_new(BATCH_BLOCKS);
 	s.blocks = kvcalloc(BATCH_BLOCKS, sizeof(*s.blocks), GFP_KERNEL);
 	if (s.plan && s.blocks) {
+		why = 0;
 		mutex_lock(&split_mutex);
 		list_for_each_entry(folio, folios, lru) {
 			int ret;
@@ -603,47 +618,92 @@ static void split_all(const struct hstate *h, struct list_head *folios)
 			if (!vmemmap_should_optimize_folio(h, folio))
 				continue;
 			ret = split_folio_blocks(&s, folio);
-			if (ret == -ENOMEM || ret == -ENOSPC)
+			if (ret == -ENOMEM || ret == -EBUSY)
+				why = ret;
+			/* There will be memory when other folios have given it back. */
+			if (ret == -ENOMEM)
 				break;
 		}
-		split_commit(&s);
+		why = split_commit(&s) ?: why;
 		mutex_unlock(&split_mutex);
 		if (s.flush)
 			flush_tlb_all();
 	}
 	hvo_plan_free(s.plan);
 	kvfree(s.blocks);
+	return why;
 }
 
 /* --- as called by mm/hugetlb_vmemmap.c ----------------------------------------------- */
 
-static void optimize_folios(const struct hstate *h, struct list_head *folios,
-			    unsigned int slots)
+static const char *why_not(int error)
+{
+	switch (error) {
+	case -EBUSY:
+		return "the other CPUs cannot be stopped because of CPU hotplug";
+	case -EOPNOTSUPP:
+		return "they are in the memory that they describe";
+	default:
+		return "no memory for what replaces them";
+	}
+}
+
+/* Those that were not changed, of all that should have been. */
+static void report(const struct hstate *h, struct list_head *folios, int why)
+{
+	unsigned long kept = 0, nr = 0;
+	struct folio *folio;
+
+	list_for_each_entry(folio, folios, lru) {
+		kept += vmemmap_should_optimize_folio(h, folio);
+		nr++;
+	}
+	if (kept)
+		pr_warn("HugeTLB: %lu of %lu pages of %lukB keep their struct pages: %s\n",
+			kept, nr, huge_page_size(h) / SZ_1K, why_not(why));
+}
+
+/* Each folio for itself: what prevents the change of one need not prevent that of others. */
+static int optimize_list(struct batch *b, struct list_head *folios)
 {
 	struct folio *folio;
+	int why = 0;
+
+	list_for_each_entry(folio, folios, lru) {
+		int ret;
+
+		if (!vmemmap_should_optimize_folio(b->h, folio))
+			continue;
+		ret = batch_optimize(b, folio);
+		/* Without memory: with what the others give back. */
+		if (ret == -ENOMEM && b->nr_slots)
+			ret = batch_commit(b) ?: batch_optimize(b, folio);
+		if (!ret && b->nr_slots == b->max_slots)
+			ret = batch_commit(b);
+		why = ret ?: why;
+		cond_resched();
+	}
+	return batch_commit(b) ?: why;
+}
+
+/* Returns 0, or why there may be some that were not changed. */
+static int optimize_folios(const struct hstate *h, struct list_head *folios,
+			   unsigned int slots)
+{
+	int why, unsplit;
 	struct batch b;
 
 	if (!READ_ONCE(vmemmap_optimize_enabled) || !hugetlb_vmemmap_optimizable(h))
-		return;
-	split_all(h, folios);
-	if (batch_begin(&b, h, HVO_OPTIMIZE, slots))
-		return;
-	list_for_each_entry(folio, folios, lru) {
-		if (!vmemmap_should_optimize_folio(h, folio))
-			continue;
-		/* Without memory: with what the others give back. */
-		if (batch_optimize(&b, folio) == -ENOMEM && b.nr_slots) {
-			if (batch_commit(&b))
-				break;
-			batch_optimize(&b, folio);
-		}
-		/* If CPUs do not stop now, they will not for the next ones. */
-		if (b.nr_slots == b.max_slots && batch_commit(&b))
-			break;
-		cond_resched();
+		return 0;
+	unsplit = split_all(h, folios);
+	why = batch_begin(&b, h, HVO_OPTIMIZE, slots);
+	if (!why) {
+		if (unsplit)
+			b.unsplit = unsplit;
+		why = optimize_list(&b, folios);
+		batch_end(&b);
 	}
-	batch_commit(&b);
-	batch_end(&b);
+	return why;
 }
 
 /**
@@ -651,18 +711,23 @@ static void optimize_folios(const struct hstate *h, struct list_head *folios,
  * @h: their size.
  * @folios: frozen, and on this list only.
  *
- * Those that it cannot be done for are left as they are. May sleep.
+ * Those that it cannot be done for are left as they are, and a message says how many and
+ * why. May sleep.
  */
 void hvo_optimize_folios(const struct hstate *h, struct list_head *folios)
 {
-	if (!list_empty(folios))
-		optimize_folios(h, folios, UINT_MAX);
+	int why = list_empty(folios) ? 0 : optimize_folios(h, folios, UINT_MAX);
+
+	if (why)
+		report(h, folios, why);
 }
 
 /**
  * hvo_optimize_folio - the same for one
  * @h: its size.
  * @folio: frozen, on no list.
+ *
+ * For one that replaces another: who migrates it, or wants its memory, is not told.
  */
 void hvo_optimize_folio(const struct hstate *h, struct folio *folio)
 {
@@ -671,6 +736,42 @@ void hvo_optimize_folio(const struct hstate *h, struct folio *folio)
 	list_add(&folio->lru, &folios);
 	optimize_folios(h, &folios, 1);
 	list_del_init(&folio->lru);
+}
+
+/* How many folios of each size gave their vmemmap back. Under hugetlb_lock. */
+static unsigned long nr_optimized[HUGE_MAX_HSTATE];
+
+/**
+ * hvo_count_folio - count a folio that comes into a pool, or leaves it
+ * @h: its size.
+ * @folio: it; while it is in the pool, it is optimised or not, and stays so.
+ * @nr: 1 or -1.
+ *
+ * Context: under hugetlb_lock.
+ */
+void hvo_count_folio(struct hstate *h, struct folio *folio, int nr)
+{
+	lockdep_assert_held(&hugetlb_lock);
+	if (folio_test_hugetlb_vmemmap_optimized(folio))
+		nr_optimized[hstate_index(h)] += nr;
+}
+
+/**
+ * hvo_optimized_folios - how many folios of a size gave their vmemmap back
+ * @h: that size.
+ * @others: how many did not.
+ *
+ * Return: those that did; both at the same time.
+ */
+unsigned long hvo_optimized_folios(struct hstate *h, unsigned long *others)
+{
+	unsigned long nr;
+
+	spin_lock_irq(&hugetlb_lock);
+	nr = nr_optimized[hstate_index(h)];
+	*others = h->nr_huge_pages - nr;
+	spin_unlock_irq(&hugetlb_lock);
+	return nr;
 }
 
 /**

@@ -188,18 +188,16 @@ impl Attempts {
 
     /// What follows on `miss`.
     ///
-    /// `retries`: how many cancelled pauses are enough. `mandatory`: whether it has to be done, if
-    /// not in a pause, then otherwise; only hotplug that does not end prevents it.
+    /// After `retries` misses threads are stopped. Only CPU hotplug can prevent that, too: what is
+    /// optional is given up then, and what is `mandatory` after [`Self::OTHER_MAX`] misses.
     pub fn after(&mut self, miss: Miss, retries: u32, mandatory: bool) -> Step {
         match miss {
             Miss::Cancelled => {
                 self.cancelled += 1;
                 if self.cancelled <= retries {
                     Step::Again(Self::BACKOFF_US << (self.cancelled - 1).min(6))
-                } else if mandatory {
-                    Step::StopMachine
                 } else {
-                    Step::GiveUp
+                    Step::StopMachine
                 }
             }
             Miss::Hotplug | Miss::Locked => {
@@ -207,7 +205,9 @@ impl Attempts {
                 let retries = retries.min(Self::OTHER_MAX / 2);
 
                 self.other += 1;
-                if self.other >= Self::OTHER_MAX || (!mandatory && self.other > retries) {
+                if self.other >= Self::OTHER_MAX
+                    || (miss == Miss::Locked && !mandatory && self.other > retries)
+                {
                     Step::GiveUp
                 } else if miss == Miss::Hotplug && self.other > retries {
                     // A CPU that stays half-way prevents pauses for good, but not this.

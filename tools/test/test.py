@@ -61,7 +61,8 @@ OBJECTS = {
               "kernel/exit.o", "fs/open.o", "fs/namei.o", "fs/ext4/inode.o",
               "arch/arm64/kernel/smp.o", "arch/arm64/kernel/traps.o", "arch/arm64/mm/contpte.o", "arch/arm64/mm/fault.o", "arch/arm64/mm/mmu.o",
               "arch/arm64/mm/copypage.o", "arch/arm64/mm/init.o", "drivers/irqchip/irq-gic-v3.o"),
-    "x86_64": (*OBJECTS_BOTH, "mm/hugetlb.o", "mm/hugetlb_vmemmap.o", "arch/x86/mm/tlb.o", "arch/x86/mm/fault.o"),
+    "x86_64": (*OBJECTS_BOTH, "mm/hugetlb.o", "mm/hugetlb_sysfs.o", "mm/hugetlb_vmemmap.o", "arch/x86/mm/tlb.o",
+               "arch/x86/mm/fault.o"),
 }
 # Of a kernel for 32 bits: mm, and what else of the series tinyconfig has.
 OBJECTS_32 = ("mm/", "kernel/fork.o", "kernel/exit.o", "fs/open.o", "fs/namei.o", "arch/x86/mm/fault.o", "arch/x86/mm/tlb.o")

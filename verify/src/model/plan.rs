@@ -61,8 +61,8 @@ pub fn step(miss: Miss, nth: u32, retries: u32, mandatory: bool) -> Step {
     match (miss, nth > retries, mandatory) {
         // Nobody waits for longer than a second.
         (Miss::Hotplug | Miss::Locked, ..) if nth >= 1_000 => Step::GiveUp,
-        (_, true, false) => Step::GiveUp,
-        (Miss::Cancelled | Miss::Hotplug, true, true) => Step::StopMachine,
+        (Miss::Locked, true, false) => Step::GiveUp,
+        (Miss::Cancelled | Miss::Hotplug, true, _) => Step::StopMachine,
         (Miss::Cancelled, false, _) => Step::Again(BACKOFF[(nth as usize - 1).min(6)]),
         (Miss::Hotplug, false, _) | (Miss::Locked, ..) => Step::Again(1_000),
     }
