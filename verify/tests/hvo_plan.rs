@@ -125,13 +125,15 @@ fn a_cpu_half_way_is_stopped_in_a_thread() {
     for retries in [0, 8, 499, 500, 998, 999, 1_000] {
         for mandatory in [false, true] {
             let mut attempts = Attempts::default();
-            let first = (1..).find(|_| match attempts.after(Miss::Hotplug, retries, mandatory) {
-                Step::StopMachine => true,
-                step => {
-                    assert_eq!(step, Step::Again(1_000), "{retries} retries");
-                    false
-                }
-            });
+            let first = (1..).find(
+                |_| match attempts.after(Miss::Hotplug, retries, mandatory) {
+                    Step::StopMachine => true,
+                    step => {
+                        assert_eq!(step, Step::Again(1_000), "{retries} retries");
+                        false
+                    }
+                },
+            );
 
             assert_eq!(first, Some(retries.min(500) + 1));
         }
