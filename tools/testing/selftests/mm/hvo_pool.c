@@ -128,7 +128,7 @@ static bool gigantic(unsigned long kb)
 }
 
 /* What the files of a pool say. */
-static bool counted(unsigned long kb, long optimized, long unoptimized)
+static bool counts_are(unsigned long kb, long optimized, long unoptimized)
 {
 	char path[128];
 	long have, not;
@@ -139,7 +139,7 @@ static bool counted(unsigned long kb, long optimized, long unoptimized)
 	not = get(path);
 	if (have == optimized && not == unoptimized)
 		return true;
-	ksft_print_msg("%lu kB: %ld optimised and %ld others are counted, but there are %ld and %ld\n",
+	ksft_print_msg("%lu kB: files say %ld optimised and %ld others, not %ld and %ld\n",
 		       kb, have, not, optimized, unoptimized);
 	return false;
 }
@@ -154,7 +154,7 @@ static bool cycle(unsigned long kb, long nr)
 	saved = before - memmap();
 	want = nr * spare_pages(kb);
 	ok = (nr > 0 || gigantic(kb)) && saved == want && verify(want);
-	ok &= optimizable(kb) ? counted(kb, nr, 0) : counted(kb, 0, nr);
+	ok &= optimizable(kb) ? counts_are(kb, nr, 0) : counts_are(kb, 0, nr);
 	if (!ok)
 		ksft_print_msg("%lu kB: %ld pages, %ld pages of struct pages saved, %ld expected\n",
 			       kb, nr, saved, want);
@@ -373,9 +373,11 @@ static bool pools_by_default(void)
 		if (!optimizable(sizes[i]) || !nr)
 			continue;
 		ok &= cycle(sizes[i], nr);
-		ksft_print_msg("%ld of %lu kB: %lld pauses, %ld cancelled, %ld stop_machine(), %llu ms\n",
-			       nr, sizes[i], tlb_rs_vmstat_read("cpu_pause") - pauses,
-			       stat_of("cancelled") - cancelled, stat_of("stop_machine") - stopped,
+		pauses = tlb_rs_vmstat_read("cpu_pause") - pauses;
+		cancelled = stat_of("cancelled") - cancelled;
+		stopped = stat_of("stop_machine") - stopped;
+		ksft_print_msg("%ld of %lu kB: %ld pauses, %ld cancelled, %ld stops, %llu ms\n",
+			       nr, sizes[i], pauses, cancelled, stopped,
 			       (tlb_rs_now_ns() - begin) / 1000000);
 	}
 	return ok;
@@ -412,10 +414,10 @@ static bool test_surplus(void)
 	ok = p != MAP_FAILED;
 	for (long i = 0; ok && i < nr; i++)
 		p[i * kb * 1024] = 1;
-	ok = ok && counted(kb, 0, nr) && memmap() == before;
+	ok = ok && counts_are(kb, 0, nr) && memmap() == before;
 	if (p != MAP_FAILED)
 		munmap(p, nr * kb * 1024);
-	ok &= !pool(kb) && counted(kb, 0, 0) && memmap() == before && verify(0);
+	ok &= !pool(kb) && counts_are(kb, 0, 0) && memmap() == before && verify(0);
 	stopped = stops() - stopped;
 	if (stopped)
 		ksft_print_msg("%ld surplus pages stopped the others %lld times\n", nr, stopped);
@@ -729,7 +731,7 @@ static bool test_fail(void)
 		set(MAKE_IT_FAIL, "0");
 		saved = before - memmap();
 		ok &= saved % spare_pages(kb) == 0 && verify(saved);
-		ok &= counted(kb, saved / spare_pages(kb), nr - saved / spare_pages(kb));
+		ok &= counts_are(kb, saved / spare_pages(kb), nr - saved / spare_pages(kb));
 		ok &= said(kb, nr - saved / spare_pages(kb), nr);
 		failed += want - nr + (nr * spare_pages(kb) != saved);
 		set(MAKE_IT_FAIL, "1");
