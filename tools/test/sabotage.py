@@ -205,6 +205,7 @@ REVIEWED = {
                                       "the DSB", "herd7 issue-*"),
     ("arm64", "tlb_batch", "gen"): (NOT_THERE,),
     ("x86_64", "tlb_batch", "putback"): (NOT_THERE,),
+    ("x86_64", "migrc", "type"): (NOT_THERE,),
     ("x86_64", "tlb_batch", "wait"): ("one thread emulates all CPUs, so that who waits says nothing; arm64 shows it",),
     **{("x86_64", "migrc", rule): (ONE_THREAD,) for rule in ("pending", "fork", "recheck", "off", "pressure", "kswapd",
                                                             "disarm", "worker")},
@@ -239,7 +240,7 @@ def results(test):
         return "verify", [f"{name}: {case}" for case in cases]
     file = ROOT / "tools/testing/selftests/mm" / f"{kind}.c"
     there = file.exists() and f'"{name}"' in file.read_text("utf-8")
-    return "programs", [f" {kind.split('_', 1)[1]}: {name}"] * there
+    return "programs", [f" {re.sub('^(tlb_batch|tlb_rs|migrc|hvo)_', '', kind)}: {name}"] * there
 
 
 def missing(tests, ran):

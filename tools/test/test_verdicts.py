@@ -150,6 +150,13 @@ class Proven(OfSuite):
         self.assertEqual(holes, {})
         self.assertNotIn("herd7 is missing", "\n".join(lines))
 
+    def test_programs(self):
+        """How a program names its results: without the prefix of its name."""
+        for test, name in (("tlb_rs_abuse generation", " abuse: generation"), ("migrc_stale halves", " stale: halves"),
+                           ("tlb_batch_wait notifier", " wait: notifier")):
+            suite, ends = sabotage.results(test)
+            self.assertEqual((suite, ends), ("programs", [name]), test)
+
     def test_no_herd7(self):
         lines, holes = self.matrix(False).lines()
         ours, = (line for line in lines if self.TEST[1] in line)
