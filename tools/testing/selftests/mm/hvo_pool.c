@@ -22,6 +22,8 @@
  * irqs     /proc/interrupts counts pauses, and none of them as a backtrace.
  * hotplug  a CPU goes and comes while pools are resized: no pause meanwhile.
  * offline  a page frame of a free page of a pool is soft-offlined.
+ * poison   several page frames of a page in use are bad: once it is freed, these are marked, and no
+ *          others.
  * race     a reference is taken late to a page that became a tail meanwhile.
  * fail     allocations fail at random: each page is changed completely or not at all.
  *
@@ -48,9 +50,12 @@
 #include "hvo.h"
 
 #define KPF_HUGE		17
+#define KPF_HWPOISON		19
 #define FAIL_PAGE_ALLOC		DEBUGFS "fail_page_alloc/"
 #define MAKE_IT_FAIL		"/proc/self/make-it-fail"
 #define SOFT_OFFLINE		"/sys/devices/system/memory/soft_offline_page"
+#define HARD_OFFLINE		"/sys/devices/system/memory/hard_offline_page"
+#define UNPOISON		DEBUGFS "hwpoison/unpoison-pfn"
 
 #define DUTY_PCT	10
 #define DUTY_MS		2000
@@ -801,41 +806,133 @@ static bool test_offline(void)
 	return ok && !resize(kb, 0) && memmap() == before && verify(0);
 }
 
+static long corrupted(void)
+{
+	return tlb_rs_meminfo_kb(MEMINFO, "HardwareCorrupted") * 1024 / (long)psize;
+}
+
+/* How many page frames of a range are marked as bad. */
+static long marked(uint64_t pfn, long nr)
+{
+	int fd = open("/proc/kpageflags", O_RDONLY);
+	static uint64_t flags[4096];
+	long found = 0, i;
+	ssize_t n;
+
+	for (; nr > 0; nr -= n / 8, pfn += n / 8) {
+		n = pread(fd, flags, (nr < 4096 ? nr : 4096) * 8, pfn * 8);
+		if (n < 8)
+			break;
+		for (i = 0; i < n / 8; i++)
+			found += flags[i] >> KPF_HWPOISON & 1;
+	}
+	close(fd);
+	return found;
+}
+
+#define NR_BAD		3
+
+/* Not freed when its first page frame is bad, for a pipe refers to it. Then others are, too. */
+static bool poison(unsigned long kb)
+{
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | __builtin_ctzl(kb * 1024) << 26;
+	long before = memmap(), was = corrupted(), last = kb * 1024 / psize - 1;
+	long bad[NR_BAD] = { 1, last / 2, last };
+	bool ok = true;
+	uint64_t pfn;
+	int fds[2];
+	char *p;
+
+	if (resize(kb, 1) != 1) {
+		ksft_print_msg("no page of %lu kB to be had\n", kb);
+		resize(kb, 0);
+		return gigantic(kb);
+	}
+	p = mmap(NULL, kb * 1024, PROT_READ | PROT_WRITE, flags, -1, 0);
+	if (p == MAP_FAILED || pipe(fds))
+		return false;
+	*p = 1;
+	pfn = tlb_rs_pfn(p);
+	ok &= vmsplice(fds[1], &(struct iovec){ p, psize }, 1, 0) == (ssize_t)psize;
+	for (int i = 0; i < NR_BAD; i++) {
+		char text[32];
+		int err;
+
+		snprintf(text, sizeof(text), "%llu", (unsigned long long)(pfn + bad[i]) * psize);
+		err = tlb_rs_write_file(HARD_OFFLINE, text);
+		/* The first is isolated as far as that goes, the others are of a page that is. */
+		ok &= err == (i ? -EHWPOISON : -EBUSY);
+		ok &= corrupted() == was + i + 1;
+	}
+	ok &= counts_are(kb, 1, 0) && before - memmap() == spare_pages(kb) && verify(spare_pages(kb));
+	close(fds[0]);
+	close(fds[1]);
+	munmap(p, kb * 1024);
+	ok &= pool(kb) == 1 && counts_are(kb, 1, 0);
+	ok &= !resize(kb, 0) && memmap() == before && verify(0);
+	ok &= marked(pfn, last + 1) == NR_BAD && corrupted() == was + NR_BAD;
+	for (int i = 0; i < NR_BAD; i++)
+		ok &= marked(pfn + bad[i], 1) == 1 && set_num(UNPOISON, pfn + bad[i]);
+	ok &= !marked(pfn, last + 1) && corrupted() == was;
+	if (!ok)
+		ksft_print_msg("%lu kB: %ld page frames are marked, %ld counted\n", kb,
+			       marked(pfn, last + 1), corrupted() - was);
+	return ok;
+}
+
+static bool poison_all(void)
+{
+	bool ok = true;
+
+	for (int i = 0; i < nr_sizes; i++)
+		ok &= !optimizable(sizes[i]) || poison(sizes[i]);
+	return ok;
+}
+
+static const char *cannot_poison(void)
+{
+	return access(HARD_OFFLINE, W_OK) || access(UNPOISON, W_OK) ?
+	       "needs CONFIG_HWPOISON_INJECT" : needs_memory();
+}
+
+static bool test_poison(void)
+{
+	return poison_all() & as_users_have_it(poison_all);
+}
+
 #define CONTIG_MS	4000
 #define CONTIG_MOST_MS	10000
 
-static bool contig_stop;
-
-static void *churn_small(void *arg)
+static void *free_small(void *arg)
 {
-	long rounds = 0;
-
 	tlb_rs_pin_cpu(nr_cpus - 1);
-	while (!__atomic_load_n(&contig_stop, __ATOMIC_RELAXED)) {
-		if (resize(small_size(), some(small_size())) <= 0 || resize(small_size(), 0))
-			return NULL;
-		rounds++;
-	}
-	ksft_print_msg("%ld times pages of a pool were freed\n", rounds);
-	return rounds ? arg : NULL;
+	return resize(small_size(), 0) ? NULL : arg;
 }
 
-/* The largest pages come out of ranges that are made free, across those that are being freed. */
+/*
+ * The largest pages come out of ranges that are made free, across those of the pool that is being
+ * freed. They keep their struct pages: only how long it takes to get them is of interest.
+ */
 static bool contig_by_default(void)
 {
 	__u64 end = tlb_rs_now_ns() + CONTIG_MS * 1000000ULL, slowest = 0;
-	long before = memmap(), got = 0;
-	pthread_t thread;
-	void *freed;
-	bool ok;
+	long before = memmap(), got = 0, freed = 0;
+	unsigned long kb = small_size();
+	bool ok = true;
 
-	contig_stop = false;
-	pthread_create(&thread, NULL, churn_small, &contig_stop);
-	while (tlb_rs_now_ns() < end) {
+	do {
+		pthread_t thread;
+		void *ret;
+
+		set_num(HVO_SWITCH, 1);
+		freed += resize(kb, some(kb));
+		ok &= verify(pool(kb) * spare_pages(kb));
+		set_num(HVO_SWITCH, 0);
+		pthread_create(&thread, NULL, free_small, &ok);
 		for (int i = 0; i < nr_sizes; i++) {
 			__u64 ns = tlb_rs_now_ns();
 
-			if (sizes[i] == small_size() || !some(sizes[i]))
+			if (sizes[i] == kb || !some(sizes[i]))
 				continue;
 			got += resize(sizes[i], 1);
 			set_num("/proc/sys/vm/compact_memory", 1);
@@ -843,11 +940,13 @@ static bool contig_by_default(void)
 			slowest = ns > slowest ? ns : slowest;
 			resize(sizes[i], 0);
 		}
-	}
-	__atomic_store_n(&contig_stop, true, __ATOMIC_RELAXED);
-	pthread_join(thread, &freed);
-	ksft_print_msg("%ld pages allocated, the slowest took %llu ms\n", got, slowest / 1000000);
-	ok = freed && got && slowest < CONTIG_MOST_MS * 1000000ULL;
+		pthread_join(thread, &ret);
+		ok &= !!ret;
+	} while (tlb_rs_now_ns() < end);
+	set_num(HVO_SWITCH, 1);
+	ksft_print_msg("%ld pages allocated while %ld were freed, the slowest took %llu ms\n", got,
+		       freed, slowest / 1000000);
+	ok &= freed && got && slowest < CONTIG_MOST_MS * 1000000ULL;
 	return ok && memmap() == before && verify(0);
 }
 
@@ -1107,6 +1206,7 @@ static const struct {
 	{ .name = "race", .test = test_race, .cannot = needs_two_cpus },
 	{ .name = "fail", .test = test_fail, .cannot = cannot_fail },
 	{ .name = "offline", .test = test_offline, .cannot = cannot_offline },
+	{ .name = "poison", .test = test_poison, .cannot = cannot_poison },
 	{ .name = "panic", .test = test_panic, .cannot = needs_injection, .on_demand = true },
 	{ .name = "oops", .test = test_oops, .cannot = needs_two_cpus, .on_demand = true },
 };
