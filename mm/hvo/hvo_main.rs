@@ -41,6 +41,7 @@ use plan::{
     Cost,
     Miss,
     Step,
+    Streak,
     Work, //
 };
 
@@ -90,6 +91,8 @@ impl Plan {
 
 /// What pauses took so far, see [`Cost::into_raw`].
 static COST: Atomic<u64> = Atomic::new(Cost::INITIAL.into_raw());
+/// Of plans without a pause, see [`Streak::into_raw`].
+static STREAK: Atomic<u32> = Atomic::new(0);
 /// When the last one ended, and for how long the others did not run. See [`Turn`].
 static ENDED_NS: Atomic<u64> = Atomic::new(0);
 static STOPPED_NS: Atomic<u64> = Atomic::new(0);
@@ -192,6 +195,8 @@ impl<'a> Prepared<'a> {
     /// What [`Window::new`] says, of all runs.
     unsafe fn commit(self, mandatory: bool) -> usize {
         let mut stop = self.params.strategy == bindings::hvo_strategy_HVO_STOP_MACHINE;
+        let streak = Streak::from_raw(STREAK.load(Relaxed));
+        let retries = streak.retries(self.params.retries);
         let mut attempts = Attempts::default();
         let mut inside = false;
         let mut units = 0;
@@ -216,13 +221,18 @@ impl<'a> Prepared<'a> {
             // SAFETY: By the safety requirements.
             if let Err(miss) = unsafe { self.change(&self.runs[at..next], window.work, stop) } {
                 // A unit that was begun has to be finished.
-                match attempts.after(miss, self.params.retries, mandatory || inside) {
+                match attempts.after(miss, retries, mandatory || inside) {
                     // Not with threads a second time: who keeps the lock may wait for this.
                     Step::Again(us) => {
                         stop = false;
                         fsleep(Delta::from_micros(us as i64));
                     }
-                    Step::StopMachine => stop = true,
+                    Step::StopMachine => {
+                        stop = true;
+                        if miss == Miss::Cancelled {
+                            STREAK.store(streak.missed().into_raw(), Relaxed);
+                        }
+                    }
                     Step::GiveUp if inside => attempts = Attempts::default(),
                     Step::GiveUp => return units,
                 }
@@ -280,6 +290,7 @@ impl<'a> Prepared<'a> {
         turn.end(&pause);
         match result {
             Ok(()) => {
+                STREAK.store(Streak::default().into_raw(), Relaxed);
                 let cost = Cost::from_raw(COST.load(Relaxed));
 
                 COST.store(cost.learn(work, pause.paused_ns).into_raw(), Relaxed);

@@ -220,6 +220,41 @@ impl Attempts {
     }
 }
 
+/// How many plans in a row ended in threads, because all their pauses were missed.
+///
+/// A CPU that was late for all of them is probably late again: each such plan halves the retries of
+/// the next one, and a pause that comes about gives them all back. So a machine on which pauses do
+/// not work spends one timeout on each plan, and not all of them.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Streak(u32);
+
+impl Streak {
+    /// As a number, to be stored.
+    #[inline]
+    pub const fn into_raw(self) -> u32 {
+        self.0
+    }
+
+    /// What [`Self::into_raw`] gave.
+    #[inline]
+    pub const fn from_raw(plans: u32) -> Self {
+        Self(plans)
+    }
+
+    /// The retries of the next plan, of those that a user has asked for.
+    pub const fn retries(self, asked: u32) -> u32 {
+        match asked.checked_shr(self.0) {
+            Some(retries) => retries,
+            None => 0,
+        }
+    }
+
+    /// After a plan that ended in threads.
+    pub const fn missed(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
 /// For how many microseconds to let the others run before the next pause, if they may be stopped
 /// for `percent` of the time, were stopped for `paused_ns`, and have run for `since_ns` since.
 pub const fn rest_us(paused_ns: u64, since_ns: u64, percent: u32) -> u64 {

@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use verify::{
-    hvo::plan::{next_window, rest_us, Attempts, Budget, Cost, Miss, Step, Window, Work},
+    hvo::plan::{next_window, rest_us, Attempts, Budget, Cost, Miss, Step, Streak, Window, Work},
     model::plan::{check_attempts, check_rest, check_windows},
 };
 
@@ -165,6 +165,27 @@ fn attempts_step_by_step() {
 
         assert!((1..1_000).all(|_| attempts.after(miss, 2, true) != GiveUp));
         assert_eq!(attempts.after(miss, 2, true), GiveUp);
+    }
+}
+
+/// Where no pause comes about, plans soon try one each; the number that is stored does not wrap.
+#[test]
+fn retries_are_halved() {
+    let plans = |n| (0..n).fold(Streak::default(), |streak, _| streak.missed());
+
+    assert_eq!(
+        [0, 1, 2, 3, 4].map(|n| plans(n).retries(8)),
+        [8, 4, 2, 1, 0]
+    );
+    for asked in [0, 1, 8, 1_000] {
+        assert_eq!(plans(0).retries(asked), asked);
+        assert_eq!(plans(10).retries(asked), 0);
+        for last in [31, 32, u32::MAX - 1, u32::MAX] {
+            let streak = Streak::from_raw(last);
+
+            assert_eq!(streak.retries(asked), 0);
+            assert!(streak.missed().into_raw() >= last);
+        }
     }
 }
 
