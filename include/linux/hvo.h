@@ -36,7 +36,6 @@ enum hvo_reason {
 enum hvo_strategy {
 	HVO_PAUSE,		/* and stop_machine() if CPUs do not stop in time */
 	HVO_STOP_MACHINE,
-	HVO_NOPAUSE,		/* experimental: heads stay, tails change while all CPUs run */
 	HVO_PERFOLIO,		/* as HVO_PAUSE, but each page table of a folio by itself */
 	HVO_UNSAFE,		/* no break-before-make at all, as on other architectures */
 };
@@ -59,7 +58,6 @@ struct hvo_event {
 	unsigned int copies;
 	int missing;
 	bool stopped;		/* in threads */
-	bool live;		/* no CPU was stopped */
 	u64 ack_ns;
 	u64 paused_ns;
 };
@@ -78,7 +76,6 @@ void hvo_get_params(struct hvo_params *params);
 void hvo_turn_begin(void);
 void hvo_turn_end(void);
 bool hvo_batches(void);
-bool hvo_keeps_heads(void);
 bool hvo_pauses(void);
 void __init hvo_boot_switch(bool on);
 int hvo_proc_switch(const struct ctl_table *table, int write, void *buffer, size_t *lenp,
@@ -105,7 +102,6 @@ int alloc_vmemmap_page_list(unsigned long start, unsigned long end, struct list_
 
 /* arch/arm64/mm/hvo_apply.c */
 void arch_hvo_apply(const struct hvo_window *window);
-int arch_hvo_apply_live(const struct hvo_window *window);
 
 /* What a test can remove, in debugfs/hvo/skip_hook, see hvo_debug.c. */
 enum hvo_hook {
@@ -113,7 +109,6 @@ enum hvo_hook {
 	HVO_HOOK_BREAK,		/* no entry changes from valid to valid */
 	HVO_HOOK_TLBI,		/* invalidate in between */
 	HVO_HOOK_RCU,		/* wait for who has read a reference count */
-	HVO_HOOK_SAME,		/* without a pause, only pages of the same contents change */
 	HVO_HOOK_TRANSIT,	/* no pause while a CPU comes up or goes down */
 	HVO_HOOK_ABANDON,	/* who panics lets the others go on */
 	HVO_HOOK_DUTY,		/* the others run in between */

@@ -275,7 +275,6 @@ static const char * const hook_names[NR_HVO_HOOKS] = {
 	[HVO_HOOK_BREAK] = "break",
 	[HVO_HOOK_TLBI] = "tlbi",
 	[HVO_HOOK_RCU] = "rcu",
-	[HVO_HOOK_SAME] = "same",
 	[HVO_HOOK_TRANSIT] = "transit",
 	[HVO_HOOK_ABANDON] = "abandon",
 	[HVO_HOOK_DUTY] = "duty",

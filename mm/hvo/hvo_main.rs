@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Bulk changes of vmemmap page tables: what one pause changes, and what to do without one.
+//! Bulk changes of vmemmap page tables: what one pause changes, and what follows a missed one.
 //!
 //! A plan is collected while everything runs, then committed. Nothing can fail inside of a pause:
 //! memory is allocated, values are computed and pages are filled before it.
@@ -159,8 +159,6 @@ enum Way {
     Interrupt,
     /// Stopped by `stop_machine()`.
     Threads,
-    /// Anywhere.
-    Live,
 }
 
 /// A plan that nothing is added to any more.
@@ -255,17 +253,6 @@ impl<'a> Prepared<'a> {
         // SAFETY: By the safety requirements.
         let window = unsafe { Window::new(runs) };
 
-        if !stop
-            && self.params.strategy == bindings::hvo_strategy_HVO_NOPAUSE
-            && self.reason != bindings::hvo_reason_HVO_DEMOTE
-            && Window::can_be_live(runs)
-        {
-            let result = window.apply_live();
-
-            self.account(work, Pause::default(), Way::Live, result.is_ok());
-            return result.map_err(|_| Miss::Cancelled);
-        }
-
         let turn = Turn::begin(self.params.duty_pct);
 
         if stop {
@@ -309,7 +296,6 @@ impl<'a> Prepared<'a> {
             copies: work.copies / (PAGE_SIZE / 4096) as u32,
             missing: pause.missing.map_or(-1, |cpu| cpu as i32),
             stopped: way == Way::Threads,
-            live: way == Way::Live,
             ack_ns: pause.ack_ns,
             paused_ns: pause.paused_ns,
         };

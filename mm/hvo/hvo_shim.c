@@ -112,7 +112,6 @@ int hvo_proc_switch(const struct ctl_table *table, int write, void *buffer, size
 static const char * const strategies[] = {
 	[HVO_PAUSE] = "auto",
 	[HVO_STOP_MACHINE] = "stop_machine",
-	[HVO_NOPAUSE] = "nopause",
 #ifdef CONFIG_TLB_RS_BENCH
 	[HVO_PERFOLIO] = "perfolio",
 	[HVO_UNSAFE] = "unsafe",
@@ -141,7 +140,7 @@ static const struct kernel_param_ops strategy_ops = {
 	.get = strategy_get,
 };
 module_param_cb(strategy, &strategy_ops, NULL, 0644);
-MODULE_PARM_DESC(strategy, "how live entries change: auto, stop_machine or nopause (experimental)");
+MODULE_PARM_DESC(strategy, "how live entries change: auto or stop_machine");
 
 static unsigned int max_ptes = 4096;
 module_param(max_ptes, uint, 0644);
@@ -233,12 +232,6 @@ bool hvo_batches(void)
 	return READ_ONCE(strategy) != HVO_PERFOLIO;
 }
 
-/* Whether folios keep their first page of struct pages where it is. */
-bool hvo_keeps_heads(void)
-{
-	return READ_ONCE(strategy) == HVO_NOPAUSE;
-}
-
 bool hvo_pauses(void)
 {
 	return READ_ONCE(strategy) != HVO_UNSAFE;
@@ -255,7 +248,6 @@ static struct {
 	atomic_long_t cancelled;
 	atomic_long_t busy;
 	atomic_long_t stopped;
-	atomic_long_t live;
 	atomic_long_t copies;
 	atomic_long_t ack_ns;
 	atomic_long_t paused_ns;
@@ -277,17 +269,13 @@ void hvo_account(const struct hvo_event *e, bool success)
 		if (e->missing >= 0) {
 			count_vm_event(CPU_PAUSE_CANCELLED);
 			atomic_long_inc(&stats.cancelled);
-		} else if (!e->live) {
+		} else {
 			atomic_long_inc(&stats.busy);
 		}
 		return;
 	}
 	count_vm_events(HVO_PTE_UPDATES, e->entries);
 	atomic_long_add(e->entries, &stats.entries[e->reason]);
-	if (e->live) {
-		atomic_long_inc(&stats.live);
-		return;
-	}
 	trace_hvo_pause(e);
 	if (e->stopped) {
 		count_vm_event(CPU_PAUSE_FALLBACK);
@@ -322,7 +310,6 @@ static int stats_show(struct seq_file *m, void *unused)
 	seq_printf(m, "cancelled %ld\n", atomic_long_read(&stats.cancelled));
 	seq_printf(m, "busy %ld\n", atomic_long_read(&stats.busy));
 	seq_printf(m, "stop_machine %ld\n", atomic_long_read(&stats.stopped));
-	seq_printf(m, "live %ld\n", atomic_long_read(&stats.live));
 	seq_printf(m, "copies %ld\n", atomic_long_read(&stats.copies));
 	seq_printf(m, "ack_ns %ld\n", atomic_long_read(&stats.ack_ns));
 	seq_printf(m, "paused_ns %ld\n", atomic_long_read(&stats.paused_ns));

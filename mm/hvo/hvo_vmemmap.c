@@ -40,8 +40,6 @@ struct batch {
 	const struct hstate *h;
 	enum hvo_reason reason;
 	bool mandatory;
-	/* The first page of struct pages stays where it is. */
-	bool keep_heads;
 	struct hvo_plan *plan;
 	struct slot *slots;
 	unsigned int nr_slots;
@@ -99,7 +97,6 @@ static int batch_begin(struct batch *b, const struct hstate *h, enum hvo_reason 
 	*b = (struct batch) {
 		.h = h,
 		.reason = reason,
-		.keep_heads = hvo_keeps_heads(),
 		.unsplit = -ENOMEM,
 	};
 	if (!hvo_batches())
@@ -231,10 +228,10 @@ static int optimize_pmd(struct collect *c, struct hvo_run *run)
 	pte_t *pte = (pte_t *)run->entries;
 	u32 i;
 
-	for (i = first && !c->head; i < run->nr; i++)
+	for (i = 0; i < run->nr; i++)
 		list_add(&pte_page(ptep_get(pte + i))->lru, &c->slot->old);
 
-	if (first && c->head) {
+	if (first) {
 		struct hvo_run head = *run;
 		int ret;
 
@@ -245,8 +242,6 @@ static int optimize_pmd(struct collect *c, struct hvo_run *run)
 		ret = hvo_plan_add(c->b->plan, &head, false);
 		if (ret)
 			return ret;
-	}
-	if (first) {
 		run->addr += PAGE_SIZE;
 		run->entries++;
 		run->nr--;
@@ -377,13 +372,11 @@ static int batch_optimize(struct batch *b, struct folio *folio)
 
 	if (!c.tail)
 		return -ENOMEM;
-	if (!b->keep_heads) {
-		c.head = alloc_pages_node(folio_nid(folio), GFP_KERNEL, 0);
-		if (!c.head)
-			return -ENOMEM;
-		memmap_pages_add(1);
-		list_add(&c.head->lru, &slot->new);
-	}
+	c.head = alloc_pages_node(folio_nid(folio), GFP_KERNEL, 0);
+	if (!c.head)
+		return -ENOMEM;
+	memmap_pages_add(1);
+	list_add(&c.head->lru, &slot->new);
 
 	/* The new head is copied from the old one when nobody can change that any more. */
 	folio_set_hugetlb_vmemmap_optimized(folio);
@@ -858,7 +851,7 @@ void hvo_demote_folios(const struct hstate *src, const struct hstate *dst,
 	struct batch b;
 
 	if (!READ_ONCE(vmemmap_optimize_enabled) || !hugetlb_vmemmap_optimizable(dst) ||
-	    !hvo_batches() || hvo_keeps_heads() || mem_alloc_profiling_enabled() ||
+	    !hvo_batches() || mem_alloc_profiling_enabled() ||
 	    batch_begin(&b, src, HVO_DEMOTE, UINT_MAX))
 		return;
 	b.dst = dst;

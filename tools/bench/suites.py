@@ -655,8 +655,7 @@ HVO_ROWS = {
     "hvo_free_small": ("free those", 0.90, 1.10),
 }
 HVO_STRATEGIES = {"unsafe": "no break-before-make", "perfolio": "a pause for each page table of a folio",
-                  "auto": "tlb-rs", "stop_machine": "tlb-rs with stop_machine()",
-                  "nopause": "tlb-rs, a pause for splits only"}
+                  "auto": "tlb-rs", "stop_machine": "tlb-rs with stop_machine()"}
 GIB = 1 << 30
 # 4 KiB of struct pages are left of 16 MiB for 1 GiB, and of 32 KiB for 2 MiB.
 STRUCT_PAGES = 4096

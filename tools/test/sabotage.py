@@ -183,7 +183,6 @@ REMOVALS = (
     hvo("race", "rcu", "write to read-only memory"),
     hvo("race", "key", "write to read-only memory"),
     hvo("switch", "tasks", "write to read-only memory"),
-    hvo("live", "same", "changes of entries that others may use"),
     hvo("hotplug", "transit", "changes of entries that others may use"),
     Removal("hvo", "duty", "hvo_pool --case duty --skip duty", ARM64, boot=LARGE_BOOT),
     hvo("panic", "abandon", "failed to stop secondary CPUs"),

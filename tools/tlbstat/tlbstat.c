@@ -585,7 +585,6 @@ static const struct { const char *key, *help; } counters[] = {
 	{ "migrc.readmostly.protected", "pages that lost write permission for it" },
 	{ "hvo_pte_updates", "page table entries of struct pages changed" },
 	{ "hvo.busy", "attempts in which CPU hotplug was in the way" },
-	{ "hvo.live", "changes without a pause (hvo.strategy=nopause)" },
 	{ "hvo.copies", "pages copied in pauses" },
 	{ "hvo.ack_ns", "time until all CPUs had stopped, or it was cancelled (ns)" },
 	{ "hvo.paused_ns", "time from then until they went on, or all of stop_machine() (ns)" },

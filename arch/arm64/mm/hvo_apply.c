@@ -5,9 +5,6 @@
  * Between break and make there are no struct pages behind these entries. So nothing here
  * is instrumented, traced, probed (hence __flatten, see pause.c) or able to warn, and page
  * tables and pages are reached by their linear addresses, which were looked up before.
- *
- * And changes without a pause: only of what nobody may write to, to a page with the same
- * contents.
  */
 
 #include <linux/hvo.h>
@@ -103,90 +100,4 @@ void noinstr __flatten arch_hvo_apply(const struct hvo_window *w)
 	dsb(ishst);
 	isb();
 	check(arm64_cpus_are_stopped());
-}
-
-static void *page_of(u64 entry)
-{
-	return __va(__pte_to_phys(__pte(entry)));
-}
-
-static bool is_same(u64 a, u64 b)
-{
-	return page_of(a) == page_of(b) || !memcmp(page_of(a), page_of(b), PAGE_SIZE);
-}
-
-static void publish(const struct hvo_window *w)
-{
-	dsb(ishst);
-	if (!hvo_skip(HVO_HOOK_TLBI))
-		invalidate(w);
-	isb();
-}
-
-/*
- * To a tail that can be written to: gets the contents that it will have, and nobody can
- * write to it any more. To a shared one: gets its own page, which is a copy.
- */
-static void freeze_entry(u64 *entry, u64 new)
-{
-	u64 old = READ_ONCE(*entry);
-
-	if (!pte_write(__pte(old))) {
-		check(is_same(old, new));
-		WRITE_ONCE(*entry, pte_val(pte_wrprotect(__pte(new))));
-		return;
-	}
-	if (!hvo_skip(HVO_HOOK_SAME) && !is_same(old, new))
-		copy_page(page_of(old), page_of(new));
-	WRITE_ONCE(*entry, pte_val(pte_wrprotect(__pte(old))));
-}
-
-/**
- * arch_hvo_apply_live - change the entries of a window while all CPUs run
- * @w: of tails that become shared ones, or the reverse; no page of it is copied.
- *
- * Break-before-make is for another output address if either page can be written to, or if
- * their contents differ (Arm ARM, D8.16.1). So each entry is read-only in between, and what
- * it leads to is compared then. Both steps are invalidated before anything else is done.
- *
- * Context: may sleep; nobody else changes these entries, nor has references to the tails.
- * Return: 0, or -EAGAIN if somebody has written to a page; then no entry has changed, but
- * tails that differed may have got the contents of a shared one.
- */
-int arch_hvo_apply_live(const struct hvo_window *w)
-{
-	const struct hvo_run *run, *end = w->runs + w->nr_runs;
-	bool same = true;
-	u32 i;
-
-	/* Contents before the entries that lead there. */
-	dsb(ishst);
-	for (run = w->runs; run < end; run++) {
-		for (i = 0; i < run->nr; i++)
-			freeze_entry(run->entries + i, new_value(run, i));
-	}
-	publish(w);
-
-	for (run = w->runs; run < end; run++) {
-		for (i = 0; i < run->nr && same; i++)
-			same = is_same(READ_ONCE(run->entries[i]), new_value(run, i));
-	}
-	if (!same && !hvo_skip(HVO_HOOK_SAME)) {
-		/* Only tails that are not shared can have been written to. */
-		for (run = w->runs; run < end; run++) {
-			for (i = 0; i < run->nr; i++)
-				WRITE_ONCE(run->entries[i],
-					   pte_val(pte_mkwrite_novma(__pte(run->entries[i]))));
-		}
-		publish(w);
-		return -EAGAIN;
-	}
-	check(same);
-
-	for (run = w->runs; run < end; run++) {
-		for (i = 0; i < run->nr; i++)
-			WRITE_ONCE(run->entries[i], new_value(run, i));
-	}
-	publish(w);
-	return 0;
 }

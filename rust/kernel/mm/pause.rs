@@ -5,7 +5,6 @@
 //! Such a change is break-before-make, and whoever uses an entry in between faults. A [`Window`]
 //! can be applied only with a [`PausedCpus`], and a [`PausedCpus`] exists only inside of the call
 //! that stops the other CPUs: they cannot be left stopped, and nothing is broken while they run.
-//! The exception is [`Window::apply_live`], which breaks no entry.
 //!
 //! C headers: [`include/linux/hvo.h`](srctree/include/linux/hvo.h),
 //! [`arch/arm64/include/asm/pause.h`](srctree/arch/arm64/include/asm/pause.h)
@@ -68,29 +67,6 @@ impl<'a> Window<'a> {
             },
             _runs: PhantomData,
         }
-    }
-
-    /// Whether [`Self::apply_live`] is for these changes: none copies a page.
-    pub fn can_be_live(runs: &[bindings::hvo_run]) -> bool {
-        runs.iter()
-            .all(|run| run.copy_to.is_null() && run.shift == bindings::PAGE_SHIFT)
-    }
-
-    /// Makes the changes while all CPUs run, without an entry that is invalid in between.
-    ///
-    /// For pages of the same contents, of which nobody can write to either when one replaces the
-    /// other. Fails with `EAGAIN` if somebody has written to one, and with `EINVAL` if these
-    /// changes are of another kind; no entry has changed then, but tails that differed may have got
-    /// the contents of a shared one. May sleep.
-    pub fn apply_live(self) -> Result {
-        // SAFETY: `runs` is valid by the invariants.
-        let runs = unsafe { core::slice::from_raw_parts(self.inner.runs, self.inner.nr_runs) };
-
-        if !Self::can_be_live(runs) {
-            return Err(EINVAL);
-        }
-        // SAFETY: By the invariants; the pages that differ are compared there.
-        to_result(unsafe { bindings::arch_hvo_apply_live(&self.inner) })
     }
 
     /// Makes the changes.

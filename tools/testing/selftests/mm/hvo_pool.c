@@ -16,9 +16,8 @@
  * deaf     a CPU that does not answer: pools grow and shrink all the same, by stop_machine().
  * lock     one CPU holds a lock for reading whenever a pause stops it, another waits for that
  *          lock with interrupts masked: the pause is cancelled, both go on.
- * stop     everything with stop_machine().
- * live     everything with strategy=nopause, while each CPU reads all struct pages; and what one
- *          strategy has changed is undone with the other.
+ * stop     everything with stop_machine(); and what one strategy has changed is undone with the
+ *          other.
  * irqs     /proc/interrupts counts pauses, and none of them as a backtrace.
  * hotplug  a CPU goes and comes while pools are resized: no pause meanwhile.
  * offline  a page frame of a free page of a pool is soft-offlined.
@@ -592,42 +591,18 @@ static bool test_lock(void)
 static bool test_stop(void)
 {
 	unsigned long kb = small_size();
-	long stopped = stat_of("stop_machine");
+	long stopped = stat_of("stop_machine"), before = memmap(), want = few(kb, 16);
 	bool ok;
 
 	set(HVO_PARAM "strategy", "stop_machine");
-	ok = cycle(kb, few(kb, 32));
+	ok = cycle(kb, few(kb, 32)) && resize(kb, want) == want;
+	set(HVO_PARAM "strategy", "auto");
+	ok &= !resize(kb, 0) && memmap() == before && verify(0);
+	ok &= resize(kb, want) == want;
+	set(HVO_PARAM "strategy", "stop_machine");
+	ok &= !resize(kb, 0) && memmap() == before && verify(0);
 	set(HVO_PARAM "strategy", "auto");
 	return ok && stat_of("stop_machine") > stopped;
-}
-
-static bool test_live(void)
-{
-	unsigned long kb = small_size();
-	long paused = stat_of("optimize") + stat_of("restore"), live = stat_of("live");
-	long before = memmap(), want = few(kb, 16), nr;
-	bool ok = true;
-
-	set(HVO_PARAM "strategy", "nopause");
-	readers_begin();
-	for (int i = 0; i < nr_sizes; i++) {
-		for (int r = 0; r < rounds && optimizable(sizes[i]) && some(sizes[i]); r++)
-			ok &= cycle(sizes[i], some(sizes[i]));
-	}
-	readers_end();
-	/* Other pauses than those that split blocks. */
-	paused = stat_of("optimize") + stat_of("restore") - paused;
-	live = stat_of("live") - live;
-
-	nr = resize(kb, want);
-	set(HVO_PARAM "strategy", "auto");
-	ok &= !resize(kb, 0) && memmap() == before && verify(0);
-	ok &= nr == want && resize(kb, want) == want;
-	set(HVO_PARAM "strategy", "nopause");
-	ok &= !resize(kb, 0) && memmap() == before && verify(0);
-	set(HVO_PARAM "strategy", "auto");
-	ksft_print_msg("%ld changes without a pause, %ld with one\n", live, paused);
-	return ok && live && !paused && nr_reads;
 }
 
 static bool hotplug_stop;
@@ -1113,7 +1088,7 @@ static bool test_irqs(void)
 
 static bool test_churn(int seconds)
 {
-	static const char * const strategies[] = { "auto", "auto", "nopause", "stop_machine" };
+	static const char * const strategies[] = { "auto", "auto", "stop_machine" };
 	__u64 end = tlb_rs_now_ns() + seconds * 1000000000ULL;
 	long long paused = tlb_rs_vmstat_read("cpu_pause");
 	long pools[MAX_SIZES], resized = 0, violations;
@@ -1200,7 +1175,6 @@ static const struct {
 	{ .name = "deaf", .test = test_deaf, .cannot = needs_two_cpus },
 	{ .name = "lock", .test = test_lock, .cannot = needs_three_cpus },
 	{ .name = "stop", .test = test_stop },
-	{ .name = "live", .test = test_live },
 	{ .name = "irqs", .test = test_irqs, .cannot = cannot_interrupt },
 	{ .name = "hotplug", .test = test_hotplug, .cannot = cannot_hotplug },
 	{ .name = "race", .test = test_race, .cannot = needs_two_cpus },

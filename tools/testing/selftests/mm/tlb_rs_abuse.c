@@ -858,7 +858,7 @@ static void *resize_thread(void *arg)
 
 static void *optimize_thread(void *arg)
 {
-	static const char * const strategies[] = { "auto", "nopause", "stop_machine", "none" };
+	static const char * const strategies[] = { "auto", "stop_machine", "none" };
 	unsigned int state = 5;
 
 	leave_last_cpu();
@@ -949,7 +949,7 @@ static const struct knob {
 	{ HVO_PARAM "ack_timeout_us", false, { "0", "1", "200000" } },
 	{ HVO_PARAM "retries", false, { "0", "8", "1000" } },
 	{ HVO_PARAM "duty_pct", false, { "0", "10", "100", "4294967295" } },
-	{ HVO_PARAM "strategy", false, { "auto", "nopause", "stop_machine" } },
+	{ HVO_PARAM "strategy", false, { "auto", "stop_machine" } },
 };
 
 /* As they were; an empty string for what is not there. */
