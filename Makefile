@@ -3,16 +3,13 @@
 
 ARCH ?= arm64
 VARIANT ?= release
-# 7.2 only where no suite of this machine has 7.3: "make kernel" then leaves a note.
-KVER ?= $(or $(file <build/kver),7.3)
+KVER ?= 7.3
 
 PYTHON = python3
 KERNEL = $(PYTHON) tools/kernel/kernel.py
 NEED = $(PYTHON) tools/kernel/toolchain.py need
 GUEST = $(PYTHON) tools/guest/guest.py
-# Not passed on unless given: "auto" prefers 7.3.
-kver_asked = $(if $(filter file,$(origin KVER)),auto,$(KVER))
-where = $(if $(KDIR),--kdir '$(call quoted,$(KDIR))') --kver $(kver_asked)
+where = $(if $(KDIR),--kdir '$(call quoted,$(KDIR))') --kver $(KVER)
 # dash does not expand the ~ of make INITRD=~/my.gz; kernel.py does it for itself.
 home = $(patsubst ~/%,$(HOME)/%,$(1))
 # Inside of single quotes of the shell.
@@ -53,7 +50,7 @@ help:
 #:   make sabotage            every rule removed, one after the other, on both architectures: prints which test
 #:                            saw it; before that the intact kernel
 #:   make matrix              other kernels: what distributions build, KASAN and lockdep, KCSAN, KFENCE, PREEMPT_RT, memory
-#:                            tags, no NUMA, no THP, no SMP, larger pages, base 7.2; goes on where it was interrupted.
+#:                            tags, no NUMA, no THP, no SMP, larger pages; goes on where it was interrupted.
 #:                            KERNELS='arm64-rt x86_64-up': only these
 #:   make kernel              build one kernel: build/KVER/ARCH-VARIANT/
 #:   make boot INITRD=file    boot an initramfs of yours; or JOB='shell commands'
@@ -84,11 +81,11 @@ help:
 #: build/KVER/linux; edits made there are brought back by
 #:   make refresh             new files of the overlay
 #:   make refresh PATCH=name  the same, and edits of existing files into patches/name (a new name is appended to
-#:                            the series); with KVER=7.2 what the series has into patches/7.2/name
+#:                            the series)
 #:   make edit PATCH=name     first, where later patches change the same file
 #:   make clean distclean     remove build/ but for the kernels; all of build/
 #:
-#: Variables: ARCH=arm64|x86_64  KVER=7.3|7.2
+#: Variables: ARCH=arm64|x86_64  KVER=7.3
 #:   VARIANT=release|stock|checked|bench|trace, fs, of make selftests: selftests|stock-selftests,
 #:            or of make matrix: debug|hardened|distro|kcsan|rt|nonuma|nothp|mte|up|16k|64k; hvo-on
 #:   INSTALL=1 (install packages with sudo; 0: never, not even as root)
@@ -101,7 +98,7 @@ kernel:
 # Boots what was built; builds only what is not there.
 build/%/Image build/%/bzImage:
 	@$(KERNEL) build --arch $(firstword $(subst -, ,$(notdir $*))) \
-		--variant $(patsubst arm64-%,%,$(patsubst x86_64-%,%,$(notdir $*))) --kver $(kver_asked)
+		--variant $(patsubst arm64-%,%,$(patsubst x86_64-%,%,$(notdir $*))) --kver $(KVER)
 
 plugin = $(if $(filter-out 0,$(METER) $(ORACLE)),meter)
 

@@ -218,7 +218,7 @@ def busybox(arch):
 def kernel_tree():
     """A stock kernel tree for its selftest headers; fetched if none is cached."""
     try:
-        return linux("auto")[1]
+        return linux(KVERS[0])
     except Fail as error:
         raise GuestError(str(error)) from error
 

@@ -57,9 +57,8 @@ def given(variable):
 
 
 def kver():
-    """KVER=, or the version that this machine has: the Makefile has the same default."""
-    note = BUILD / "kver"
-    return os.environ.get("KVER") or (note.read_text(encoding="ascii").strip() if note.exists() else "7.3")
+    """KVER=; the Makefile has the same default."""
+    return os.environ.get("KVER") or "7.3"
 
 
 def output(cmd, **kw):

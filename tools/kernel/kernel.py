@@ -118,11 +118,7 @@ def base_tree(kver, kdir):
     if kdir:
         kdir, ver = stock_kdir(kdir)
     else:
-        asked, (kver, tree) = kver, source.linux(kver)
-        if asked == "auto":	# for the default of common.kver() and of the Makefile
-            (BUILD / "kver").unlink(missing_ok=True)
-            if kver != source.KVERS[0]:
-                (BUILD / "kver").write_text(kver, encoding="ascii")
+        tree = source.linux(kver)
         return kver, tree, tree.name
     if dotted(ver[:2]) not in source.KVERS:
         say(f"note: Linux {dotted(ver)} is untested; {' and '.join(source.KVERS)} are supported")
@@ -369,7 +365,7 @@ def cli():
                                        "series"))
     p.add_argument("--arch", default="arm64")
     p.add_argument("--variant", default="release")
-    p.add_argument("--kver", default="auto")
+    p.add_argument("--kver", default=source.KVERS[0])
     # dash does not expand the ~ of make OUT=~/out.
     p.add_argument("--kdir", type=os.path.expanduser)
     p.add_argument("--patch")
@@ -388,7 +384,7 @@ def cli():
     if a.command == "series":
         if not a.out:
             raise Fail("name a directory for the patches: make series OUT=dir")
-        return series.series(a.out, a.kdir or source.linux(a.kver)[1])
+        return series.series(a.out, a.kdir or source.linux(a.kver))
     if a.kdir:
         stock_kdir(a.kdir)	# before waiting for anything
     with lock(BUILD / "lock", "kernel build"):

@@ -90,28 +90,24 @@ def needed(tree, originals=None, root=ROOT):
     return lambda patch: all(has(name, text) for name, text in table.get(patch, {}).items())
 
 
-def patch_files(ver, root=ROOT, want=lambda name: True):
-    """[(name, file)] of the series; patches/<version>/ overrides the series and single patches.
-
-    want: see needed()
-    """
-    top, own = root / "patches", root / "patches" / dotted(ver[:2])
-    series = next((s for s in (own / "series", top / "series") if s.exists()), None)
-    if not series:
+def patch_files(root=ROOT, want=lambda name: True):
+    """[(name, file)] of the series. want: see needed()"""
+    series = root / "patches/series"
+    if not series.exists():
         return []
     lines = (l.split("#")[0].split() for l in series.read_text(encoding="utf-8").splitlines())
     names = [l[0] for l in lines if l and want(l[0])]
-    files = [(n, own / n if (own / n).exists() else top / n) for n in names]
+    files = [(n, root / "patches" / n) for n in names]
     for n, f in files:
         if not f.exists():
             raise Fail(f"{series} lists {n}, but there is no such file beside it")
     return files
 
 
-def stock_files(ver, root=ROOT):
+def stock_files(root=ROOT):
     """Names of the files of a kernel tree that the series changes, and of those that tell what the tree is."""
     names = {"Makefile", "mm/Kconfig", "rust/kernel/lib.rs"}
-    for _, p in patch_files(ver, root):
+    for _, p in patch_files(root):
         text = p.read_text(encoding="utf-8", errors="replace")
         names |= set(re.findall(r"^(?:---|\+\+\+) [^/\s]+/(\S+)", text, re.M))
     return sorted(names)
@@ -153,8 +149,7 @@ class Tree:
                         self.keep_edits(self.touched(m.group(1)), m.group(1)))
             return (f"patch {m.group(1)} does not apply to {names} in {self.path} (Linux {dotted(self.ver)})\n" +
                     "\n".join("  " + l for l in out.splitlines() if "FAILED" in l or "can't find" in l) +
-                    f"\n  it is not as in the kernel that the series is for; fix patches/{m.group(1)}, or add one for "
-                    f"this version as patches/{dotted(self.ver[:2])}/{m.group(1)}")
+                    f"\n  it is not as in the kernel that the series is for; fix patches/{m.group(1)}")
         if m := re.search(r"patch (\S+) needs to be refreshed", out):
             return (f"{self.path} has edits in files of patch {m.group(1)} that are not written back\n" +
                     self.keep_edits(self.touched(m.group(1)), m.group(1)))
@@ -228,7 +223,7 @@ class Tree:
     def difference(self):
         """(names and contents of the series, names of what is applied, how many of them are the same)"""
         wanted = needed(self.path, self.originals(), self.root)
-        want = [(n, f.read_bytes()) for n, f in patch_files(self.ver, self.root, wanted)]
+        want = [(n, f.read_bytes()) for n, f in patch_files(self.root, wanted)]
         have = self.applied()
         same = 0
         while (same < min(len(want), len(have)) and want[same][0] == have[same] and
@@ -439,7 +434,7 @@ def scratch(tree, ver, root, originals):
     """
     with tempfile.TemporaryDirectory(prefix="tlb-rs-") as d:
         t = Path(d, "tree")
-        for n in stock_files(ver, root):
+        for n in stock_files(root):
             file = originals.get(n, tree / n)
             if file.is_file() and (file.stat().st_size or n not in originals):
                 (t / n).parent.mkdir(parents=True, exist_ok=True)
@@ -451,15 +446,15 @@ def scratch(tree, ver, root, originals):
             trial.sync_patches()
         except Fail as e:
             text = str(e).replace(str(t), str(tree))
-            if not supported(ver, root):
+            if not supported(ver):
                 # Whoever has another kernel needs another series, and not to be told about hunks.
                 text = f"{tree} is Linux {dotted(ver)}: there is no series for {dotted(ver[:2])}, and that for " \
                        f"{KVERS[0]} does not apply\n  " + text.splitlines()[0]
             raise Fail(text + f"\n  {tree} was not changed") from None
 
 
-def supported(ver, root=ROOT):
-    return dotted(ver[:2]) == KVERS[0] or (root / "patches" / dotted(ver[:2])).is_dir()
+def supported(ver):
+    return dotted(ver[:2]) in KVERS
 
 
 def hint(kdir):
@@ -488,7 +483,7 @@ def apply(kdir, root=ROOT):
     tree.refuse_conflicts()
     fresh = not how
     before = (tree.applied(), tree.manifest())
-    if fresh and not supported(ver, root):
+    if fresh and not supported(ver):
         say(f"note: Linux {dotted(ver)} is untested; {KVERS[0]} is supported")
     tree.recover()
     tree.refuse_reverted()
@@ -535,27 +530,12 @@ def unapply(kdir, root=ROOT):
 
 # ---- writing edits back
 
-def without_positions(data):
-    return re.sub(rb"^@@ .*", b"@@", data, flags=re.M)
-
-
 def write_back(tree, patch):
-    """The tree's copy of a patch into the repository.
-
-    What is shared was made for the first of KVERS: another version gets a file of its own.
-    """
-    ver = dotted(tree.ver[:2])
-    top, own = tree.root / "patches", tree.root / "patches" / ver
-    known = patch in [n for n, _ in patch_files(tree.ver, tree.root)]
+    """The tree's copy of a patch into the repository."""
+    d = tree.root / "patches"
     data = (tree.patches / patch).read_bytes()
-    d = own if (own / patch).exists() or known and ver != KVERS[0] else top
-    if (d != top and not (d / patch).exists() and
-            without_positions((top / patch).read_bytes()) == without_positions(data)):
-        say(f"{top / patch}: no change, serves {ver}, too")
-        return
-    d.mkdir(exist_ok=True)
-    if not known:
-        with open(own / "series" if (own / "series").exists() else d / "series", "a", encoding="utf-8") as s:
+    if patch not in [n for n, _ in patch_files(tree.root)]:
+        with open(d / "series", "a", encoding="utf-8") as s:
             s.write(patch + "\n")
     if not (d / patch).exists() or (d / patch).read_bytes() != data:
         (d / patch).write_bytes(data)

@@ -23,7 +23,7 @@ KCONFIG = "mm/Kconfig.rust"
 
 # ---- what arrives when
 
-def plan(ver, root=ROOT, want=lambda name: True):
+def plan(root=ROOT, want=lambda name: True):
     """[(mechanism, patch, its file, [new files], {options})], in the order of the series.
 
     want: see overlay.needed()
@@ -33,7 +33,7 @@ def plan(ver, root=ROOT, want=lambda name: True):
     source = root / "patches/commits"
     table.read(source, encoding="utf-8")
     left, steps, done = set(overlay.overlay_files(root)), [], []
-    for name, file in overlay.patch_files(ver, root, want):
+    for name, file in overlay.patch_files(root, want):
         mechanism = next((m for m in table.sections() if name in table[m]), None)
         if not mechanism:
             raise Fail(f"{source} does not say to which mechanism {name} belongs, and what arrives with it")
@@ -206,13 +206,13 @@ def series(out, tree, root=ROOT):
         raise Fail(f"{tree} already carries tlb-rs, by {how}: the series is made from a stock tree")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Fail(f"{out} is not an empty directory")
-    steps = plan(ver, root, overlay.needed(tree, root=root))
+    steps = plan(root, overlay.needed(tree, root=root))
     mechanisms = list(dict.fromkeys(s[0] for s in steps))
     author, date = (output(["git", "log", "-1", f"--format={f}"], cwd=root).strip() for f in ("%an <%ae>", "%aI"))
     with tempfile.TemporaryDirectory(prefix="tlb-rs-") as d:
         # Of just the files that the series changes.
         repo = Repo(Path(d, "tree"), author or "tlb-rs <tlb-rs@localhost>", date or "2000-01-01T00:00:00+00:00")
-        for name in overlay.stock_files(ver, root):
+        for name in overlay.stock_files(root):
             if (tree / name).is_file():
                 (repo.path / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(tree / name, repo.path / name)

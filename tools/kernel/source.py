@@ -15,7 +15,7 @@ from pathlib import Path
 from common import CACHE, Fail, dotted, given, lock, need_space, one_of, output, say, sha256, version, Progress
 
 # patches/ is for the first; others have a directory of their own in it.
-KVERS = ("7.3", "7.2")
+KVERS = ("7.3",)
 # Beyond what the machine follows: where Debian keeps kernels newer than a stable release's.
 KNOWN_SUITES = ("trixie-backports", "sid")
 KEYRINGS = ("/usr/share/keyrings/debian-archive-keyring.gpg", "/usr/share/keyrings/debian-archive-keyring.pgp")
@@ -187,31 +187,25 @@ def check(kver):
     if kver.endswith("-kdir"):
         raise Fail(f"KVER={kver}: no such kernel was built yet: make kernel KDIR=dir, with the ARCH= and VARIANT= that it is "
                    "to have")
-    if kver != "auto":
-        one_of("KVER", kver, KVERS)
+    one_of("KVER", kver, KVERS)
 
 
 def linux(kver):
-    """(kver, tree) of the stock source; kver "auto" prefers KVERS[0] and falls back."""
+    """The tree of the stock source."""
     check(kver)
-    wanted = KVERS if kver == "auto" else (kver,)
     with lock(CACHE / "lock", "download"):
-        for k in wanted:
-            if tree := cached(k):
-                return k, tree
-            if found := find([f"linux-source-{k}"], tuple(map(int, k.split(".")))):
-                apt, package, ver = found
-                need_space(CACHE, 2, "the kernel source")
-                deb = apt.download(package, ver, CACHE / "download")
-                tree = CACHE / f"linux-{ver}"
-                extract(deb, "", 1, tree, tarball=f"./usr/src/{package}.tar.xz")
-                return k, tree
-            if k != wanted[-1]:
-                say(f"linux-source-{k} is in no suite; trying {wanted[-1]}")
-    names = " or ".join(f"linux-source-{k}" for k in wanted)
-    raise Fail(f"no package {names} in this machine's suites nor in {', '.join(KNOWN_SUITES)}\n"
+        if tree := cached(kver):
+            return tree
+        if found := find([f"linux-source-{kver}"], tuple(map(int, kver.split(".")))):
+            apt, package, ver = found
+            need_space(CACHE, 2, "the kernel source")
+            deb = apt.download(package, ver, CACHE / "download")
+            tree = CACHE / f"linux-{ver}"
+            extract(deb, "", 1, tree, tarball=f"./usr/src/{package}.tar.xz")
+            return tree
+    raise Fail(f"no package linux-source-{kver} in this machine's suites nor in {', '.join(KNOWN_SUITES)}\n"
                "  (on Debian, 'apt-get install debian-archive-keyring' and a configured Debian mirror are needed)\n"
-               "  or build from a tree that you have: make kernel KDIR=/path/to/linux-" + wanted[0])
+               f"  or build from a tree that you have: make kernel KDIR=/path/to/linux-{kver}")
 
 
 def have_rust_lib(rustc, v):

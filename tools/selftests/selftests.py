@@ -277,7 +277,7 @@ def copy_tree(tree, place):
 
 def build(arch, kver, tests):
     """{test: static program}, without those that the tree does not have for this architecture."""
-    tree = source.linux(kver)[1]
+    tree = source.linux(kver)
     out = OUT / tree.name / arch
     env = environment()
     headers = out / "headers"

@@ -18,7 +18,6 @@ sys.path[:0] = [str(ROOT / "tools" / d) for d in ("guest", "kernel")]
 # pylint: disable=wrong-import-position
 import common  # noqa: E402
 import kernel as kernel_tool  # noqa: E402
-import overlay  # noqa: E402
 import series  # noqa: E402
 import source  # noqa: E402
 
@@ -28,7 +27,7 @@ VARIANT = "commits"     # as the build directories call it
 
 def repository(kver):
     """build/KVER/commits: the whole stock tree, as one commit, the tag "stock"."""
-    stock = source.linux(kver)[1]
+    stock = source.linux(kver)
     place = common.BUILD / kver / "commits"
     stamp = place.with_suffix(".base")
     new = not stamp.exists() or stamp.read_text(encoding="utf-8") != stock.name
@@ -53,7 +52,7 @@ def applied(kver, passed):
 
     passed(hash): whether it need not be there. Then the files are left alone, for make to find them as they were.
     """
-    repo, stock = repository(kver), source.linux(kver)[1]
+    repo, stock = repository(kver), source.linux(kver)
     # Of a run that was interrupted.
     shutil.rmtree(repo.path / ".git/rebase-apply", ignore_errors=True)
     out = OUT / f"series-{kver}"
@@ -62,7 +61,7 @@ def applied(kver, passed):
     index = {"GIT_INDEX_FILE": str(OUT / f"index-{kver}")}
     last = "stock"
     repo.git("read-tree", last, env=index)
-    for mechanism in dict.fromkeys(step[0] for step in series.plan(overlay.tree_version(stock))):
+    for mechanism in dict.fromkeys(step[0] for step in series.plan()):
         for patch in sorted((out / mechanism).glob("*.patch")):
             if patch.name.startswith("0000-"):
                 continue

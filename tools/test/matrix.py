@@ -74,7 +74,7 @@ def ours():
     files = [f for name, f in overlay.overlay_files().items()
              if f.suffix in (".c", ".h") and not name.startswith("tools/")]
     return {name for f in files for name in FUNCTION.findall(f.read_text(encoding="utf-8"))}.union(
-        *(added(f.read_text(encoding="utf-8")) for _, f in overlay.patch_files((7, 3))))
+        *(added(f.read_text(encoding="utf-8")) for _, f in overlay.patch_files()))
 
 
 # Of data races only those that our functions take part in: stock has its own. The name of a test is no function. Rust
@@ -117,8 +117,6 @@ KERNELS = (
     Kernel("arm64", "16k", "pages of 16 KiB", options=(("mem", "6G"),), skips=SMALL),
     # A huge page is 512 MiB there.
     Kernel("arm64", "64k", "pages of 64 KiB", options=(("disk", "2G"), ("mem", "8G")), skips=SMALL),
-    *(Kernel(arch, "checked", "base 7.2: DEBUG_VM, PAGE_TABLE_CHECK, DEBUG_ATOMIC_SLEEP", kver="7.2",
-             skips=OF_ARM64[arch]) for arch in ("arm64", "x86_64")),
 )
 # KUnit suites of ours, and their options.
 KUNIT = {"CONFIG_RUST_TLB_BATCH_KUNIT_TEST": ("rust_tlb_batch", "tlb_batch_main"),
@@ -217,7 +215,7 @@ def identity(kernel):
     """Changes with all that the kernel, or what it is tested with, is made of, but for its documentation."""
     tools = [Path(tool.__file__) for tool in (compiled_out, measure, console, guest, initramfs)]
     tools += [f for f in Path(kernel_tool.__file__).parent.glob("*.py") if not f.name.startswith("test_")]
-    files = [*overlay.overlay_files().items(), *overlay.patch_files(tuple(map(int, kernel.kver.split(".")))),
+    files = [*overlay.overlay_files().items(), *overlay.patch_files(),
              *((f.name, f) for f in kernel_tool.fragments(kernel.arch, kernel.variant)),
              *((f.name, f) for f in (*tools, ROOT / "tools/guest/init", initramfs.TLBSTAT))]
     base = source.cached(kernel.kver)

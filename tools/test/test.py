@@ -243,7 +243,6 @@ def style(suite):
     files += sorted((ROOT / "rust").rglob("*.rs")) + sorted((ROOT / "samples").rglob("*.rs"))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         patches = set(sent.glob("*/*.patch")) - set(sent.glob("*/0000-cover-letter.patch"))
-        patches |= set((ROOT / "patches").glob("*/*.patch"))    # of other versions
         list(pool.map(check_patch, sorted(patches)))
         list(pool.map(check_file, files))
     # bindgen declares it as unsafe: rustc 1.85 refuses another one here, 1.95 does not.
@@ -284,7 +283,7 @@ def uncompared(patches):
 
 
 def applies(suite, kver):
-    """A patch that is changed for one version may no longer fit the other."""
+    """On copies of the files that it changes."""
     base = source.cached(kver)
     if not base:
         suite.skip(f"series applies to {kver}", f"its source is not here: make source KVER={kver}")
