@@ -36,6 +36,32 @@ enum migrc_fact {
 	NR_MIGRC_FACTS,
 };
 
+/* What is seen of a folio that is to be migrated; mm/migrc/eligibility.rs says what follows. */
+struct migrc_folio_facts {
+	enum migrate_reason reason;
+	unsigned long pages;
+	unsigned long mappings;
+	unsigned long present;	/* pages of the node */
+	unsigned long asked;	/* vm.migrc_max_pages */
+	unsigned long free;	/* pages of the zone */
+	unsigned long low;	/* its watermark */
+	bool reclaims;		/* the task does */
+	bool unusual;		/* hugetlb, device memory, mapped by a PMD */
+	bool poisoned;
+	bool isolates;		/* the zone does */
+	bool file;
+};
+
+/* And of a mapping whose entries have been cleared. */
+struct migrc_mapping_facts {
+	bool writable;
+	bool pending;		/* a flush */
+	bool shared;
+	bool notifier;
+	bool block;
+	bool mixes;		/* the rule "mixed" was removed */
+};
+
 /* Why a drain runs. Of several reasons, the last is counted. */
 enum migrc_drain_reason {
 	MIGRC_DRAIN_AGE,	/* the oldest has waited for long enough */
@@ -131,12 +157,19 @@ DECLARE_STATIC_KEY_FALSE(migrc_readmostly_key);
 
 /* mm/migrc/migrc_main.rs */
 int migrc_rust_init(unsigned int nodes);
-void migrc_count_denied(u32 facts, unsigned long pages);
+bool migrc_begin(struct migrc_walk *walk, struct folio *src,
+		 const struct migrc_folio_facts *facts);
+bool migrc_meet(struct migrc_walk *walk, struct migrc_mm *mm,
+		const struct migrc_mapping_facts *facts);
+void migrc_meet_flushed(struct migrc_walk *walk, bool writable);
+void migrc_meet_poisoned(struct migrc_walk *walk);
+bool migrc_end(struct migrc_walk *walk, struct folio *src, unsigned long pages, bool mixes);
+bool migrc_reason_may_defer(enum migrate_reason reason);
 void migrc_register(struct migrc_mm *mm);
 void migrc_unregister(struct migrc_mm *mm);
 void migrc_flush_mm_slow(struct migrc_mm *mm, u64 deferred, enum migrc_hook hook);
 void migrc_add(struct folio *folio, unsigned int node, unsigned long pages,
-	       unsigned long limit);
+	       unsigned long asked, unsigned long present);
 void migrc_run_drain(u32 reasons);
 void migrc_open(bool open);
 bool migrc_may_protect(struct migrc_mm *mm);
@@ -149,6 +182,8 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason);
 bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 		      unsigned int nr, pte_t pte, bool block);
 bool migrc_walk_end_slow(struct folio *src);
+bool migrc_freeze(struct folio *src);
+void migrc_mark(struct migrc_mm *mm);
 void migrc_flush_mixed_slow(void);
 bool migrc_still_frozen(struct folio *src);
 void migrc_before_restore_slow(struct vm_area_struct *vma, unsigned long addr, pte_t pte,
@@ -255,21 +290,16 @@ static inline bool migrc_defer(enum ttu_flags flags, struct vm_area_struct *vma,
 static inline void migrc_flushed(enum ttu_flags flags, struct vm_area_struct *vma,
 				 pte_t pte)
 {
-	struct migrc_walk *walk = &current->tlb_ubc.migrc;
-
-	if (!(flags & TTU_DEFER_RO))
-		return;
-	if (pte_write(pte) || (vma->vm_flags & VM_SHARED))
-		walk->denied |= 1U << MIGRC_LOCAL;
-	else
-		walk->flushed |= 1U << MIGRC_LOCAL;
+	if (flags & TTU_DEFER_RO)
+		migrc_meet_flushed(&current->tlb_ubc.migrc,
+				   pte_write(pte) || (vma->vm_flags & VM_SHARED));
 }
 
 /* One of its pages was poisoned since migrc_may_defer(), and may not be read any more. */
 static inline void migrc_poisoned(enum ttu_flags flags)
 {
 	if (flags & TTU_DEFER_RO)
-		current->tlb_ubc.migrc.denied |= 1U << MIGRC_POISONED;
+		migrc_meet_poisoned(&current->tlb_ubc.migrc);
 }
 
 /**
@@ -281,16 +311,7 @@ static inline void migrc_poisoned(enum ttu_flags flags)
  */
 static inline bool migrc_walk_end(enum ttu_flags flags, struct folio *src)
 {
-	struct migrc_walk *walk = &current->tlb_ubc.migrc;
-
-	if (!(flags & TTU_DEFER_RO))
-		return false;
-	if (likely(walk->deferred && !walk->denied) &&
-	    (folio_test_anon(src) || migrc_still_frozen(src))) {
-		migrc_debug_walked(src);
-		return true;
-	}
-	return migrc_walk_end_slow(src);
+	return (flags & TTU_DEFER_RO) && migrc_walk_end_slow(src);
 }
 
 /*

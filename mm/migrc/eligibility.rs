@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What may be deferred.
+//! What may be deferred: facts about a folio or a mapping go in, a [`Verdict`] comes out.
 //!
-//! C collects facts as bits, and defers what has none; this gives the reason that is counted. The
-//! same file is compiled on the host (`verify/` of tlb-rs).
+//! C looks, and does as it is told. Nothing here has an effect, and nothing is known of the kernel,
+//! so that the same file is compiled on the host: `verify/tests/migrc_eligibility.rs` compares it
+//! with another form of the rule, for all facts.
 
-/// Declares the reasons to deny a deferral, each by the fact that is one.
-macro_rules! facts {
+/// Declares the reasons to deny a deferral, each by its number.
+macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $bit:literal),* $(,)?) => {
-        /// Why a flush is not deferred, the first that applies. The values are the numbers of the
-        /// bits in C's `enum migrc_fact`.
+        /// Why a flush is not deferred. The values are those of C's `enum migrc_fact`.
         #[derive(Clone, Copy, Debug, Eq, PartialEq)]
         #[repr(u32)]
         pub enum Deny { $($(#[$doc])* $name = $bit),* }
@@ -21,7 +21,7 @@ macro_rules! facts {
     };
 }
 
-facts! {
+reasons! {
     /// Migrated for a reason that needs the source at once.
     Reason = 0,
     /// The task is reclaiming, or the source's zone is short of memory.
@@ -54,14 +54,188 @@ facts! {
     Mixed = 14,
 }
 
-/// Whether a flush may be deferred of which these bits are true.
-#[inline]
-pub fn check(facts: u32) -> Result<(), Deny> {
-    if facts == 0 {
-        return Ok(());
-    }
-    let first = Deny::ALL.get(facts.trailing_zeros() as usize);
+/// A set of reasons.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[repr(transparent)]
+pub struct Reasons(u32);
 
-    // A bit without a name is a reason, too.
-    Err(first.copied().unwrap_or(Deny::Reason))
+impl Reasons {
+    /// None.
+    pub const NONE: Self = Self(0);
+
+    /// With one more.
+    #[inline]
+    pub const fn with(self, deny: Deny) -> Self {
+        Self(self.0 | 1 << deny as u32)
+    }
+
+    /// All that are in one of them.
+    #[inline]
+    pub const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether it is one of them.
+    #[inline]
+    pub const fn has(self, deny: Deny) -> bool {
+        self.0 & 1 << deny as u32 != 0
+    }
+
+    /// The one that is counted.
+    #[inline]
+    pub fn first(self) -> Option<Deny> {
+        Deny::ALL.get(self.0.trailing_zeros() as usize).copied()
+    }
+}
+
+/// What becomes of a flush.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use]
+pub enum Verdict {
+    /// It may be deferred.
+    Defer,
+    /// This one comes before the copy. It says nothing of the other mappings of the folio.
+    Flush(Deny),
+    /// It comes before the copy, and so do those of all other mappings.
+    Forbid(Deny),
+}
+
+/// Who migrates.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Caller {
+    /// `move_pages()`, `migrate_pages()`, or a cpuset.
+    Syscall,
+    /// `mbind()`.
+    Mbind,
+    /// NUMA balancing.
+    NumaHint,
+    /// DAMON.
+    Damon,
+    /// Compaction, offlining, demotion and others: they want the source, or are short of memory.
+    Other,
+}
+
+impl Caller {
+    /// Whether it can do without the source for a while.
+    pub const fn may_defer(self) -> bool {
+        !matches!(self, Self::Other)
+    }
+}
+
+/// How many pages of a node may be held: what the administrator asks for, or of all `present` ones
+/// a hundredth, and 64 MiB at most.
+pub const fn limit(asked: usize, present: usize, page_size: usize) -> usize {
+    let (share, most) = (present / 100, (64 << 20) / page_size);
+
+    match asked {
+        0 if share < most => share,
+        0 => most,
+        asked => asked,
+    }
+}
+
+/// What C sees of a folio that is to be migrated.
+#[derive(Clone, Copy, Debug)]
+pub struct FolioFacts {
+    /// Who migrates it.
+    pub caller: Caller,
+    /// The task is reclaiming. DAMON says so, too, but only to keep allocations from doing it.
+    pub reclaims: bool,
+    /// Free pages of the zone. A rough number is enough: an allocation that finds less drains.
+    pub free: usize,
+    /// The low watermark of the zone.
+    pub low: usize,
+    /// Pages of the folio.
+    pub pages: usize,
+    /// What [`limit`] says of its node.
+    pub limit: usize,
+    /// Page table entries that map the folio.
+    pub mappings: usize,
+    /// Hugetlb, device memory, or mapped by a PMD.
+    pub unusual: bool,
+    /// A page of it is poisoned.
+    pub poisoned: bool,
+    /// Page blocks of its zone are being emptied.
+    pub isolates: bool,
+    /// Its content is a file's.
+    pub file: bool,
+}
+
+impl FolioFacts {
+    /// Of a page. What a drain has to look at is bounded by this, not by who maps a library.
+    const MAX_MAPPINGS: usize = 1024;
+
+    /// Whether its flushes may be deferred, as far as its mappings allow it.
+    ///
+    /// `freeze` is asked if nothing else denies, and only of a file: whether nobody has write
+    /// access to it. That it comes last makes it unlikely that somebody gets access before the end
+    /// of the walk, where it is asked again.
+    pub fn verdict(&self, freeze: impl FnOnce() -> bool) -> Verdict {
+        let most_mappings = Self::MAX_MAPPINGS.saturating_mul(self.pages);
+        let facts = [
+            (!self.caller.may_defer(), Deny::Reason),
+            (
+                self.reclaims && self.caller != Caller::Damon || self.free <= self.low,
+                Deny::Memory,
+            ),
+            (self.pages > 1 && self.pages > self.limit, Deny::Limit),
+            (self.mappings > most_mappings, Deny::Mappings),
+            (self.unusual, Deny::Kind),
+            (self.poisoned, Deny::Poisoned),
+            (self.isolates, Deny::Isolated),
+        ];
+
+        match facts.into_iter().find(|(denies, _)| *denies) {
+            Some((_, deny)) => Verdict::Forbid(deny),
+            None if self.file && !freeze() => Verdict::Forbid(Deny::NotFrozen),
+            None => Verdict::Defer,
+        }
+    }
+}
+
+/// What C sees of a mapping whose entries have just been cleared, under the page table lock.
+#[derive(Clone, Copy, Debug)]
+pub struct MappingFacts {
+    /// The entries allowed to write, and a TLB may hold them.
+    pub writable: bool,
+    /// Somebody takes permissions away in this address space, and has not flushed yet.
+    pub pending: bool,
+    /// The area is a shared one.
+    pub shared: bool,
+    /// Somebody else walks the page table.
+    pub notifier: bool,
+    /// A TLB may hold the entries as a larger block.
+    pub block: bool,
+}
+
+impl MappingFacts {
+    /// Whether the flush may be deferred.
+    ///
+    /// A pending flush and a block are over with the flush, which comes before the copy, and nobody
+    /// can write without a fault then: other mappings may be deferred. Through the others somebody
+    /// could write to the new page while a TLB still leads to the old one.
+    pub fn verdict(&self) -> Verdict {
+        let facts = [
+            (self.writable, true, Deny::Writable),
+            (self.pending, false, Deny::FlushPending),
+            (self.shared, true, Deny::Shared),
+            (self.notifier, true, Deny::Notifier),
+            (self.block, false, Deny::Block),
+        ];
+        let mut is_true = facts.into_iter().filter(|(is_true, ..)| *is_true);
+
+        match is_true.next() {
+            None => Verdict::Defer,
+            Some((_, forbids, deny)) if forbids || is_true.any(|(_, forbids, _)| forbids) => {
+                Verdict::Forbid(deny)
+            }
+            Some((.., deny)) => Verdict::Flush(deny),
+        }
+    }
 }

@@ -109,9 +109,13 @@ void migrc_debug_deferred(struct vm_area_struct *vma, unsigned long addr, pte_t 
 void migrc_debug_walked(struct folio *src)
 {
 	struct migrc_walk *walk = &current->tlb_ubc.migrc;
-	struct record *r = kzalloc_obj(*r, GFP_NOWAIT);
+	struct record *r;
 	void *old;
 
+	/* Not all of them, where the rule "mixed" was removed. */
+	if (walk->denied)
+		return;
+	r = kzalloc_obj(*r, GFP_NOWAIT);
 	if (!r)
 		return;
 	r->addr = walk->addr;

@@ -19,10 +19,22 @@ pub mod readmostly;
 mod registered;
 #[cfg(CONFIG_MIGRC_KUNIT_TEST)]
 mod tests;
+pub mod walk;
 
 use core::{
-    mem::take,
+    mem::{
+        offset_of,
+        take, //
+    },
     ptr::NonNull, //
+};
+use eligibility::{
+    limit,
+    Caller,
+    Deny,
+    FolioFacts,
+    MappingFacts,
+    Verdict, //
 };
 use generation::Generation;
 use kernel::{
@@ -32,6 +44,7 @@ use kernel::{
         MigratedSource, //
     },
     new_spinlock,
+    page::PAGE_SIZE,
     prelude::*,
     sync::{
         global_lock,
@@ -51,6 +64,10 @@ use registered::{
     Iter,
     Registered,
     RegisteredMm, //
+};
+use walk::{
+    End,
+    Walk, //
 };
 
 #[inline(always)]
@@ -220,17 +237,165 @@ unsafe extern "C" fn migrc_rust_init(nodes: c_uint) -> c_int {
     init(nodes).map_or_else(|e| e.to_errno(), |()| 0)
 }
 
-/// Counts `pages` that are not deferred, under the first reason in `facts`.
+// `Walk` is the beginning of C's structure.
+const _: () = {
+    assert!(offset_of!(Walk, deferred) == offset_of!(bindings::migrc_walk, deferred));
+    assert!(offset_of!(Walk, mixed) == offset_of!(bindings::migrc_walk, mixed));
+    assert!(offset_of!(Walk, flushed) == offset_of!(bindings::migrc_walk, flushed));
+    assert!(offset_of!(Walk, denied) == offset_of!(bindings::migrc_walk, denied));
+    assert!(size_of::<Walk>() <= size_of::<bindings::migrc_walk>());
+};
+
+/// The walk of the current task.
+///
+/// # Safety
+///
+/// `walk` must be that of the current task, and nobody else have a reference to it.
+unsafe fn walk_of<'a>(walk: *mut bindings::migrc_walk) -> &'a mut Walk {
+    // SAFETY: By the safety requirements; the fields are those of `Walk`, as asserted above, and C
+    // writes to them only before the first walk, zeroes.
+    unsafe { &mut *walk.cast::<Walk>() }
+}
+
+fn caller(reason: bindings::migrate_reason) -> Caller {
+    match reason {
+        bindings::migrate_reason_MR_SYSCALL => Caller::Syscall,
+        bindings::migrate_reason_MR_MEMPOLICY_MBIND => Caller::Mbind,
+        bindings::migrate_reason_MR_NUMA_MISPLACED => Caller::NumaHint,
+        bindings::migrate_reason_MR_DAMON => Caller::Damon,
+        _ => Caller::Other,
+    }
+}
+
+fn count_denied(deny: Deny, pages: usize) {
+    // SAFETY: Adds to counters.
+    unsafe { bindings::migrc_account_denied(deny as u32, pages) };
+}
+
+/// Whether who migrates for `reason` may defer.
 ///
 /// # Safety
 ///
 /// Always safe to call, but `#[export]` wants what bindgen declares.
 #[export]
-unsafe extern "C" fn migrc_count_denied(facts: u32, pages: c_ulong) {
-    if let Err(reason) = eligibility::check(facts) {
-        // SAFETY: Adds to counters.
-        unsafe { bindings::migrc_account_denied(reason as u32, pages) };
+unsafe extern "C" fn migrc_reason_may_defer(reason: bindings::migrate_reason) -> bool {
+    caller(reason).may_defer()
+}
+
+/// Begins the walk of a folio; returns whether its flushes may be deferred. If not, that is counted.
+///
+/// # Safety
+///
+/// As for [`walk_of`]; `src` must be the locked folio of which these are the facts.
+#[export]
+unsafe extern "C" fn migrc_begin(
+    walk: *mut bindings::migrc_walk,
+    src: *mut bindings::folio,
+    facts: *const bindings::migrc_folio_facts,
+) -> bool {
+    // SAFETY: By this function's safety requirements.
+    let (walk, facts) = unsafe { (walk_of(walk), &*facts) };
+    let seen = FolioFacts {
+        caller: caller(facts.reason),
+        reclaims: facts.reclaims,
+        free: facts.free,
+        low: facts.low,
+        pages: facts.pages,
+        limit: limit(facts.asked, facts.present, PAGE_SIZE),
+        mappings: facts.mappings,
+        unusual: facts.unusual,
+        poisoned: facts.poisoned,
+        isolates: facts.isolates,
+        file: facts.file,
+    };
+
+    walk.begin();
+    // SAFETY: The folio is locked, by this function's safety requirements.
+    match seen.verdict(|| unsafe { bindings::migrc_freeze(src) }) {
+        Verdict::Defer => true,
+        Verdict::Flush(deny) | Verdict::Forbid(deny) => {
+            count_denied(deny, facts.pages);
+            false
+        }
     }
+}
+
+/// The walk has met a mapping; returns whether its flush is deferred. Then that is counted in `mm`.
+///
+/// # Safety
+///
+/// As for [`walk_of`]; `mm` must be alive, the entries of which these are the facts be cleared, and
+/// their page table lock be held.
+#[export]
+unsafe extern "C" fn migrc_meet(
+    walk: *mut bindings::migrc_walk,
+    mm: *mut bindings::migrc_mm,
+    facts: *const bindings::migrc_mapping_facts,
+) -> bool {
+    // SAFETY: By this function's safety requirements.
+    let (walk, facts) = unsafe { (walk_of(walk), &*facts) };
+    let seen = MappingFacts {
+        writable: facts.writable,
+        pending: facts.pending,
+        shared: facts.shared,
+        notifier: facts.notifier,
+        block: facts.block,
+    };
+
+    match walk.meet(&seen, facts.mixes) {
+        Some(permit) => {
+            // SAFETY: By this function's safety requirements.
+            unsafe { RegisteredMm::from_raw(mm) }.mark(permit);
+            true
+        }
+        None => false,
+    }
+}
+
+/// The walk has met a mapping that was flushed when it was cleared.
+///
+/// # Safety
+///
+/// As for [`walk_of`].
+#[export]
+unsafe extern "C" fn migrc_meet_flushed(walk: *mut bindings::migrc_walk, writable: bool) {
+    // SAFETY: By this function's safety requirements.
+    unsafe { walk_of(walk) }.meet_flushed(writable);
+}
+
+/// A page of the folio was poisoned since the walk began.
+///
+/// # Safety
+///
+/// As for [`walk_of`].
+#[export]
+unsafe extern "C" fn migrc_meet_poisoned(walk: *mut bindings::migrc_walk) {
+    // SAFETY: By this function's safety requirements.
+    unsafe { walk_of(walk) }.forbid(Deny::Poisoned);
+}
+
+/// Ends the walk; returns whether all flushes were deferred. If not, that is counted.
+///
+/// # Safety
+///
+/// As for [`walk_of`]; `src` must be its folio, which is locked and not mapped any more.
+#[export]
+unsafe extern "C" fn migrc_end(
+    walk: *mut bindings::migrc_walk,
+    src: *mut bindings::folio,
+    pages: c_ulong,
+    mixes: bool,
+) -> bool {
+    // SAFETY: By this function's safety requirements.
+    let walk = unsafe { walk_of(walk) };
+
+    // SAFETY: The folio is locked, by this function's safety requirements.
+    match walk.end(|| unsafe { bindings::migrc_still_frozen(src) }, mixes) {
+        End::Deferred => return true,
+        End::Flushed(None) => {}
+        End::Flushed(Some(deny)) | End::Mixed(deny) => count_denied(deny, pages),
+    }
+    false
 }
 
 /// Adds `mm` to those that a drain flushes.
@@ -322,7 +487,8 @@ unsafe extern "C" fn migrc_keeps_protected(mm: *mut bindings::migrc_mm) -> bool 
 
 /// Takes over the source of a migration whose flushes were deferred.
 ///
-/// If its node then has more than `limit` pages, all are flushed and released at once. May sleep.
+/// If its node then has more pages than [`limit`] says, all are flushed and released at once. May
+/// sleep.
 ///
 /// # Safety
 ///
@@ -333,7 +499,8 @@ unsafe extern "C" fn migrc_add(
     folio: *mut bindings::folio,
     node: c_uint,
     pages: c_ulong,
-    limit: c_ulong,
+    asked: c_ulong,
+    present: c_ulong,
 ) {
     // SAFETY: By this function's safety requirements, it is not null.
     let folio = unsafe { NonNull::new_unchecked(folio) };
@@ -361,7 +528,7 @@ unsafe extern "C" fn migrc_add(
         Err(source) => return drain_late(source, pages),
     }
     // With those that a drain is about to release: it is waited for.
-    if held > limit {
+    if held > limit(asked, present, PAGE_SIZE) {
         // SAFETY: It may sleep here.
         unsafe { bindings::migrc_drain(LIMIT) };
     }

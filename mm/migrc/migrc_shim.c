@@ -2,8 +2,8 @@
 /*
  * What migrc needs from C: facts about folios and mappings, the architecture's
  * flushes, the static keys and sysctls, counters, tracepoints and fault injection.
- * A folio is deferred if there is none against it; which one counts, the ledger and the
- * drain are in migrc_main.rs.
+ * What follows from the facts is in eligibility.rs and walk.rs, the ledger and the drain
+ * are in migrc_main.rs.
  */
 #include <linux/debugfs.h>
 #include <linux/delay.h>
@@ -42,8 +42,6 @@ DEFINE_STATIC_KEY_FALSE(migrc_readmostly_key);
 
 /* The last one is of 2^15 ms and more: vm.migrc_max_age_ms is at most 60000. */
 #define AGE_BUCKETS	17
-/* Of a page: what a drain has to look at is bounded by this, not by who maps a library. */
-#define MAX_MAPPINGS	1024
 
 static DEFINE_PER_CPU(unsigned long[NR_MIGRC_FACTS], migrc_denied);
 static DEFINE_PER_CPU(unsigned long, migrc_protected);
@@ -64,27 +62,6 @@ static struct arch_tlbflush_unmap_batch migrc_batch;
 static struct mm_struct *to_mm(struct migrc_mm *mm)
 {
 	return container_of(mm, struct mm_struct, migrc);
-}
-
-static bool migrc_reason_ok(enum migrate_reason reason)
-{
-	switch (reason) {
-	case MR_SYSCALL:
-	case MR_MEMPOLICY_MBIND:
-	case MR_NUMA_MISPLACED:
-	case MR_DAMON:
-		return true;
-	default:
-		return false;
-	}
-}
-
-/* How many pages of a node the ledger may hold. */
-static unsigned long migrc_limit(unsigned int node)
-{
-	unsigned long max = READ_ONCE(migrc_max_pages);
-
-	return max ?: min(node_present_pages(node) / 100, SZ_64M >> PAGE_SHIFT);
 }
 
 /* Whether page blocks of @zone are being emptied. */
@@ -112,7 +89,7 @@ static bool nobody_writes(const struct address_space *mapping)
  *
  * The folio is locked: ext4 changes a mapping's flags, not atomically, when it has none.
  */
-static bool freeze(struct folio *src)
+bool migrc_freeze(struct folio *src)
 {
 	struct address_space *mapping = src->mapping;
 	struct inode *inode;
@@ -140,10 +117,12 @@ static bool freeze(struct folio *src)
  */
 bool migrc_still_frozen(struct folio *src)
 {
-	struct address_space *mapping = src->mapping;
+	struct address_space *mapping;
 
-	if (migrc_skip(MIGRC_HOOK_FILE) || migrc_skip(MIGRC_HOOK_RECHECK))
+	if (folio_test_anon(src) || migrc_skip(MIGRC_HOOK_FILE) ||
+	    migrc_skip(MIGRC_HOOK_RECHECK))
 		return true;
+	mapping = src->mapping;
 	/* Pairs with the full barrier of atomic_inc_unless_negative() */
 	smp_mb();
 	if (nobody_writes(mapping)) {
@@ -159,7 +138,6 @@ bool migrc_still_frozen(struct folio *src)
 				return true;
 		}
 	}
-	current->tlb_ubc.migrc.denied |= BIT(MIGRC_NOT_FROZEN);
 	return false;
 }
 
@@ -209,7 +187,7 @@ void migrc_zero_range(struct folio *folio, size_t start, size_t length)
 }
 EXPORT_SYMBOL_GPL(migrc_zero_range);
 #else
-static bool freeze(struct folio *src)
+bool migrc_freeze(struct folio *src)
 {
 	return false;
 }
@@ -237,52 +215,130 @@ static inline void migrc_walk_delay(void)
 }
 #endif
 
-bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
+/* For one commit: the rule as it was, beside the one in Rust. */
+static u32 old_facts(struct folio *src, const struct migrc_folio_facts *f)
 {
-	unsigned long pages = folio_nr_pages(src);
-	struct zone *zone = folio_zone(src);
+	unsigned long limit = f->asked ?: min(f->present / 100, SZ_64M >> PAGE_SHIFT);
 	u32 facts = 0;
 
-	if (!migrc_reason_ok(reason))
+	if (f->reason != MR_SYSCALL && f->reason != MR_MEMPOLICY_MBIND &&
+	    f->reason != MR_NUMA_MISPLACED && f->reason != MR_DAMON)
 		facts |= BIT(MIGRC_REASON);
-	/*
-	 * A rough look is enough: an allocation that finds less drains. DAMON has the flag
-	 * so that the allocation of the new page does not reclaim.
-	 */
-	if (((current->flags & PF_MEMALLOC) && reason != MR_DAMON) ||
-	    zone_page_state(zone, NR_FREE_PAGES) <= low_wmark_pages(zone))
+	if ((f->reclaims && f->reason != MR_DAMON) || f->free <= f->low)
 		facts |= BIT(MIGRC_MEMORY);
-	if (folio_test_large(src) && pages > migrc_limit(folio_nid(src)))
+	if (folio_test_large(src) && f->pages > limit)
 		facts |= BIT(MIGRC_LIMIT);
-	if (folio_mapcount(src) > MAX_MAPPINGS * (long)pages)
+	if (f->mappings > 1024 * f->pages)
 		facts |= BIT(MIGRC_MAPPINGS);
-	if (folio_test_hugetlb(src) || folio_is_zone_device(src) ||
-	    (folio_test_large(src) && folio_entire_mapcount(src)))
+	if (f->unusual)
 		facts |= BIT(MIGRC_KIND);
-	if (folio_contain_hwpoisoned_page(src))
+	if (f->poisoned)
 		facts |= BIT(MIGRC_POISONED);
-	if (zone_isolates(zone) && !migrc_skip(MIGRC_HOOK_ISOLATE))
+	if (f->isolates)
 		facts |= BIT(MIGRC_ISOLATED);
-	/* The last, for the same reason as its own look at writers */
-	if (!facts && !folio_test_anon(src) && !migrc_skip(MIGRC_HOOK_FILE) && !freeze(src))
-		facts |= BIT(MIGRC_NOT_FROZEN);
+	return facts;
+}
 
-	/* Of another folio of the batch, or of one that this migration is nested in. */
-	current->tlb_ubc.migrc = (struct migrc_walk){ .mixed = current->tlb_ubc.migrc.mixed };
-	if (likely(!facts)) {
-		migrc_walk_delay();
-		return true;
-	}
-	migrc_count_denied(facts, pages);
-	return false;
+static void old_begin(struct folio *src, const struct migrc_folio_facts *f, bool defers)
+{
+	u32 old = old_facts(src, f);
+
+	WARN_ONCE(old ? defers : !defers && !f->file, "migrc: begin differs: %x, %d\n", old, defers);
+}
+
+static void old_meet(struct migrc_walk before, const struct migrc_mapping_facts *f, bool defers)
+{
+	struct migrc_walk *now = &current->tlb_ubc.migrc;
+	u32 facts = 0, first;
+
+	if (f->writable)
+		facts |= BIT(MIGRC_WRITABLE);
+	if (f->pending)
+		facts |= BIT(MIGRC_FLUSH_PENDING);
+	if (f->shared)
+		facts |= BIT(MIGRC_SHARED);
+	if (f->notifier)
+		facts |= BIT(MIGRC_NOTIFIER);
+	if (f->block)
+		facts |= BIT(MIGRC_BLOCK);
+	first = facts & -facts;
+	if (facts & ~(BIT(MIGRC_FLUSH_PENDING) | BIT(MIGRC_BLOCK)))
+		before.denied |= first;
+	else if (facts)
+		before.flushed |= first;
+	else if (!before.denied || f->mixes)
+		before.deferred = true;
+	WARN_ONCE(defers != (!facts && (!before.denied || f->mixes)) ||
+		  before.denied != now->denied || before.flushed != now->flushed ||
+		  before.deferred != now->deferred || before.mixed != now->mixed,
+		  "migrc: meet differs: %x, %d\n", facts, defers);
+}
+
+static void old_end(struct migrc_walk before, bool mixes, bool deferred)
+{
+	struct migrc_walk *now = &current->tlb_ubc.migrc;
+	bool frozen = !(now->denied & BIT(MIGRC_NOT_FROZEN));
+	bool want = before.deferred && ((!before.denied && frozen) || mixes);
+	bool mixed = before.mixed || (before.deferred && !want);
+
+	WARN_ONCE(deferred != want || now->mixed != mixed || now->deferred != before.deferred,
+		  "migrc: end differs: %x, %d\n", before.denied, deferred);
+}
+
+bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
+{
+	struct zone *zone = folio_zone(src);
+	struct migrc_folio_facts facts = {
+		.reason = reason,
+		.pages = folio_nr_pages(src),
+		.mappings = folio_mapcount(src),
+		.present = node_present_pages(folio_nid(src)),
+		.asked = READ_ONCE(migrc_max_pages),
+		.free = zone_page_state(zone, NR_FREE_PAGES),
+		.low = low_wmark_pages(zone),
+		.reclaims = current->flags & PF_MEMALLOC,
+		.unusual = folio_test_hugetlb(src) || folio_is_zone_device(src) ||
+			   (folio_test_large(src) && folio_entire_mapcount(src)),
+		.poisoned = folio_contain_hwpoisoned_page(src),
+		.isolates = zone_isolates(zone) && !migrc_skip(MIGRC_HOOK_ISOLATE),
+		.file = !folio_test_anon(src) && !migrc_skip(MIGRC_HOOK_FILE),
+	};
+
+	bool defers = migrc_begin(&current->tlb_ubc.migrc, src, &facts);
+
+	old_begin(src, &facts, defers);
+	if (!defers)
+		return false;
+	migrc_walk_delay();
+	return true;
+}
+
+/*
+ * Counts a deferral: from now on a drain flushes @mm, and so does who has to. Called by
+ * migrc_main.rs, under the PTL.
+ */
+void migrc_mark(struct migrc_mm *mm)
+{
+	/* Who sees the deferral must not flush before it can see the clear. */
+	arch_migrc_order();
+	atomic64_inc(&mm->deferred);
+	if (unlikely(!READ_ONCE(mm->registered)))
+		migrc_register(mm);
 }
 
 bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 		      unsigned int nr, pte_t pte, bool block)
 {
-	struct migrc_walk *walk = &current->tlb_ubc.migrc;
 	struct mm_struct *mm = vma->vm_mm;
-	u32 facts = 0;
+	struct migrc_mapping_facts facts = {
+		.writable = pte_write(pte) && !migrc_skip(MIGRC_HOOK_WRITABLE),
+		.pending = (mm_tlb_flush_pending(mm) || READ_ONCE(mm->migrc.forking)) &&
+			   !migrc_skip(MIGRC_HOOK_PENDING),
+		.shared = (vma->vm_flags & VM_SHARED) && !migrc_skip(MIGRC_HOOK_FILE),
+		.notifier = mm_has_notifiers(mm) && !migrc_skip(MIGRC_HOOK_NOTIFIER),
+		.block = block,
+		.mixes = migrc_skip(MIGRC_HOOK_MIXED),
+	};
 
 	/*
 	 * Then no TLB has it, or who made it inaccessible flushes before the page is free,
@@ -290,40 +346,13 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 	 */
 	if (!pte_accessible(mm, pte))
 		return false;
+	struct migrc_walk before = current->tlb_ubc.migrc;
+	bool defers = migrc_meet(&current->tlb_ubc.migrc, &mm->migrc, &facts);
 
-	if (pte_write(pte) && !migrc_skip(MIGRC_HOOK_WRITABLE))
-		facts |= BIT(MIGRC_WRITABLE);
-	if ((mm_tlb_flush_pending(mm) || READ_ONCE(mm->migrc.forking)) &&
-	    !migrc_skip(MIGRC_HOOK_PENDING))
-		facts |= BIT(MIGRC_FLUSH_PENDING);
-	if ((vma->vm_flags & VM_SHARED) && !migrc_skip(MIGRC_HOOK_FILE))
-		facts |= BIT(MIGRC_SHARED);
-	if (mm_has_notifiers(mm) && !migrc_skip(MIGRC_HOOK_NOTIFIER))
-		facts |= BIT(MIGRC_NOTIFIER);
-	if (block)
-		facts |= BIT(MIGRC_BLOCK);
-	if (facts) {
-		/*
-		 * These are over with the flush, which comes before the copy, and nobody
-		 * can write without a fault then: other mappings may be deferred.
-		 */
-		if (facts & ~(BIT(MIGRC_FLUSH_PENDING) | BIT(MIGRC_BLOCK)))
-			walk->denied |= facts;
-		else
-			walk->flushed |= facts;
-		return false;
-	}
-
-	/* It would only be flushed by a drain, which others may not need. */
-	if (walk->denied && !migrc_skip(MIGRC_HOOK_MIXED))
+	old_meet(before, &facts, defers);
+	if (!defers)
 		return false;
 
-	/* Who sees the deferral must not flush before it can see the clear. */
-	arch_migrc_order();
-	atomic64_inc(&mm->migrc.deferred);
-	if (unlikely(!READ_ONCE(mm->migrc.registered)))
-		migrc_register(&mm->migrc);
-	walk->deferred = true;
 	if (static_branch_unlikely(&migrc_readmostly_key) && nr == 1 && !pte_dirty(pte) &&
 	    (vma->vm_flags & VM_WRITE) && vma_is_anonymous(vma))
 		migrc_count_hit(&mm->migrc);
@@ -346,19 +375,15 @@ void migrc_before_restore_slow(struct vm_area_struct *vma, unsigned long addr, p
 
 bool migrc_walk_end_slow(struct folio *src)
 {
-	struct migrc_walk *walk = &current->tlb_ubc.migrc;
+	struct migrc_walk before = current->tlb_ubc.migrc;
+	bool deferred = migrc_end(&current->tlb_ubc.migrc, src, folio_nr_pages(src),
+				  migrc_skip(MIGRC_HOOK_MIXED));
 
-	if (!walk->deferred) {
-		/* None if no TLB had any of it. */
-		migrc_count_denied(walk->denied | walk->flushed, folio_nr_pages(src));
+	old_end(before, migrc_skip(MIGRC_HOOK_MIXED), deferred);
+	if (!deferred)
 		return false;
-	}
-	if (migrc_skip(MIGRC_HOOK_MIXED))
-		return true;
-	migrc_count_denied(walk->denied & (BIT(MIGRC_NOT_FROZEN) | BIT(MIGRC_POISONED)) ?:
-			   BIT(MIGRC_MIXED), folio_nr_pages(src));
-	walk->mixed = true;
-	return false;
+	migrc_debug_walked(src);
+	return true;
 }
 
 /*
@@ -380,7 +405,8 @@ void migrc_add_source(struct folio *src)
 		folio_put(src);
 		return;
 	}
-	migrc_add(src, nid, folio_nr_pages(src), migrc_limit(nid));
+	migrc_add(src, nid, folio_nr_pages(src), READ_ONCE(migrc_max_pages),
+		  node_present_pages(nid));
 	/*
 	 * Who isolates page blocks drains after that: if it was too early for @src,
 	 * the isolation is visible here. Pairs with the one in migrc_reclaim();
@@ -393,7 +419,7 @@ void migrc_add_source(struct folio *src)
 
 bool migrc_is_for_readers(enum migrate_reason reason)
 {
-	return static_key_enabled(&migrc_key) && migrc_reason_ok(reason);
+	return static_key_enabled(&migrc_key) && migrc_reason_may_defer(reason);
 }
 
 /*

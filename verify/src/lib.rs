@@ -27,6 +27,8 @@ pub mod migrc {
     pub mod ledger;
     #[path = "../../mm/migrc/readmostly.rs"]
     pub mod readmostly;
+    #[path = "../../mm/migrc/walk.rs"]
+    pub mod walk;
 
     /// As above.
     fn unflushed_dropped() {

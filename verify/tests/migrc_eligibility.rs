@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What may be deferred: every combination of facts.
+//! What may be deferred: every combination of facts, beside the rule in bits that C had before.
 
-use verify::migrc::eligibility::{check, Deny};
+use verify::migrc::{
+    eligibility::{limit, Caller, Deny, FolioFacts, MappingFacts, Reasons, Verdict},
+    walk::{End, Walk},
+};
 
 /// C's `enum migrc_fact`, in its order.
 fn facts_of_c() -> Vec<String> {
@@ -38,10 +41,18 @@ const REASONS: [(Deny, &str); 15] = [
 
 /// Alone, and with all that come after it.
 #[test]
-fn each_reason_denies() {
-    for (bit, (deny, name)) in REASONS.into_iter().enumerate() {
-        assert_eq!(check(1 << bit), Err(deny), "{name}");
-        assert_eq!(check(u32::MAX << bit), Err(deny), "{name}");
+fn the_first_reason_counts() {
+    let mut after = Reasons::NONE;
+
+    assert_eq!(after.first(), None);
+    assert!(after.is_empty());
+    for (deny, name) in REASONS.into_iter().rev() {
+        assert!(!after.has(deny), "{name}");
+        after = after.with(deny);
+        assert_eq!(Reasons::NONE.with(deny).first(), Some(deny), "{name}");
+        assert_eq!(after.first(), Some(deny), "{name}");
+        assert!(after.has(deny) && !after.is_empty());
+        assert_eq!(after.or(Reasons::NONE.with(deny)), after);
     }
 }
 
@@ -88,31 +99,270 @@ fn facts_are_the_bits_of_c() {
     }
 }
 
-#[test]
-fn nothing_speaks_against_nothing() {
-    assert_eq!(check(0), Ok(()));
+/// What the facts of a folio are in C's table: all but who has access to a file.
+fn bits_of_folio(f: &FolioFacts) -> u32 {
+    let bits = [
+        (!f.caller.may_defer(), Deny::Reason),
+        (
+            (f.reclaims && f.caller != Caller::Damon) || f.free <= f.low,
+            Deny::Memory,
+        ),
+        (f.pages > 1 && f.pages > f.limit, Deny::Limit),
+        (f.mappings > 1024 * f.pages, Deny::Mappings),
+        (f.unusual, Deny::Kind),
+        (f.poisoned, Deny::Poisoned),
+        (f.isolates, Deny::Isolated),
+    ];
+
+    bits.iter()
+        .filter(|(is_true, _)| *is_true)
+        .fold(0, |all, (_, deny)| all | 1 << *deny as u32)
 }
 
-/// The first reason is the one that is counted, whatever else is true.
-#[test]
-fn first_reason_counts() {
-    for facts in 1u32..1 << Deny::ALL.len() {
-        assert_eq!(
-            check(facts),
-            Err(Deny::ALL[facts.trailing_zeros() as usize]),
-            "{facts:#x}"
-        );
-    }
+const CALLERS: [Caller; 5] = [
+    Caller::Syscall,
+    Caller::Mbind,
+    Caller::NumaHint,
+    Caller::Damon,
+    Caller::Other,
+];
+
+/// All folios on both sides of each bound.
+fn folios() -> impl Iterator<Item = FolioFacts> {
+    let bools = [false, true];
+
+    CALLERS.into_iter().flat_map(move |caller| {
+        (0..1u32 << 10).map(move |bits| {
+            let bit = |n: u32| bools[(bits >> n & 1) as usize];
+            let pages = if bit(0) { 512 } else { 1 };
+
+            FolioFacts {
+                caller,
+                reclaims: bit(1),
+                free: if bit(2) { 101 } else { 100 },
+                low: 100,
+                pages,
+                limit: match (bit(3), bit(4)) {
+                    (false, false) => 0,
+                    (false, true) => 511,
+                    _ => 512,
+                },
+                mappings: 1024 * pages + usize::from(bit(5)),
+                unusual: bit(6),
+                poisoned: bit(7),
+                isolates: bit(8),
+                file: bit(9),
+            }
+        })
+    })
 }
 
-/// A fact that only C knows denies, but hides none that has a name.
+/// The rule that was in C before: bits are collected, none defers, the lowest is counted. A file is
+/// frozen only if there is none.
 #[test]
-fn unknown_facts_deny() {
-    for bit in Deny::ALL.len()..u32::BITS as usize {
-        assert_eq!(check(1 << bit), Err(Deny::Reason), "{bit}");
-        for deny in Deny::ALL {
-            assert_eq!(check(1 << bit | 1 << *deny as u32), Err(*deny), "{bit}");
+fn folios_as_the_table_says() {
+    for facts in folios() {
+        for frozen in [false, true] {
+            let mut asked = 0;
+            let verdict = facts.verdict(|| {
+                asked += 1;
+                frozen
+            });
+            let mut bits = bits_of_folio(&facts);
+            let asks = bits == 0 && facts.file;
+
+            if asks && !frozen {
+                bits |= 1 << Deny::NotFrozen as u32;
+            }
+            assert_eq!(asked, u32::from(asks), "{facts:?}");
+            match Deny::ALL.get(bits.trailing_zeros() as usize) {
+                Some(deny) => assert_eq!(verdict, Verdict::Forbid(*deny), "{facts:?}"),
+                None => assert_eq!(verdict, Verdict::Defer, "{facts:?}"),
+            }
         }
     }
-    assert!(check(u32::MAX).is_err());
+}
+
+#[test]
+fn limits() {
+    for page in [4096, 16384, 65536] {
+        let most = (64 << 20) / page;
+
+        assert_eq!(limit(0, 0, page), 0);
+        assert_eq!(limit(0, 99, page), 0);
+        assert_eq!(limit(0, 12_345, page), 123.min(most));
+        assert_eq!(limit(0, 100 * most, page), most);
+        assert_eq!(limit(0, 100 * most - 1, page), most - 1);
+        assert_eq!(limit(0, usize::MAX, page), most);
+        assert_eq!(limit(7, usize::MAX, page), 7);
+        assert_eq!(limit(usize::MAX, 0, page), usize::MAX);
+    }
+}
+
+/// What a walk may meet.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Mapping(MappingFacts),
+    Flushed { writable: bool },
+    Poisoned,
+}
+
+fn mapping(bits: u32) -> MappingFacts {
+    MappingFacts {
+        writable: bits & 1 != 0,
+        pending: bits & 2 != 0,
+        shared: bits & 4 != 0,
+        notifier: bits & 8 != 0,
+        block: bits & 16 != 0,
+    }
+}
+
+fn events() -> impl Iterator<Item = Event> + Clone {
+    let mappings = (0..32).map(|bits| Event::Mapping(mapping(bits)));
+    let flushed = [false, true].map(|writable| Event::Flushed { writable });
+
+    mappings.chain(flushed).chain([Event::Poisoned])
+}
+
+/// The walk that was in C before: two sets of bits.
+#[derive(Clone, Copy, Debug, Default)]
+struct OldWalk {
+    deferred: bool,
+    mixed: bool,
+    flushed: u32,
+    denied: u32,
+}
+
+impl OldWalk {
+    fn meet(&mut self, event: Event, mixes: bool) -> bool {
+        let bit = |deny: Deny| 1u32 << deny as u32;
+
+        match event {
+            Event::Poisoned => self.denied |= bit(Deny::Poisoned),
+            Event::Flushed { writable: true } => self.denied |= bit(Deny::Local),
+            Event::Flushed { writable: false } => self.flushed |= bit(Deny::Local),
+            Event::Mapping(f) => {
+                let facts = [
+                    (f.writable, Deny::Writable),
+                    (f.pending, Deny::FlushPending),
+                    (f.shared, Deny::Shared),
+                    (f.notifier, Deny::Notifier),
+                    (f.block, Deny::Block),
+                ]
+                .into_iter()
+                .filter(|(is_true, _)| *is_true)
+                .fold(0, |all, (_, deny)| all | bit(deny));
+
+                if facts & !(bit(Deny::FlushPending) | bit(Deny::Block)) != 0 {
+                    self.denied |= facts;
+                } else if facts != 0 {
+                    self.flushed |= facts;
+                } else if self.denied == 0 || mixes {
+                    self.deferred = true;
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// (whether all was deferred, the reason that is counted)
+    fn end(&mut self, frozen: bool, mixes: bool) -> (bool, Option<Deny>) {
+        let first = |bits: u32| Deny::ALL.get(bits.trailing_zeros() as usize).copied();
+        let of_the_folio = 1 << Deny::NotFrozen as u32 | 1 << Deny::Poisoned as u32;
+
+        if self.deferred && self.denied == 0 {
+            if frozen {
+                return (true, None);
+            }
+            self.denied |= 1 << Deny::NotFrozen as u32;
+        }
+        if !self.deferred {
+            return (false, first(self.denied | self.flushed));
+        }
+        if mixes {
+            return (true, None);
+        }
+        self.mixed = true;
+        let counted = first(self.denied & of_the_folio).unwrap_or(Deny::Mixed);
+
+        (false, Some(counted))
+    }
+}
+
+/// All walks of up to three mappings, with everything that may happen.
+#[test]
+fn walks_as_before() {
+    let none = [None];
+    let some = events().map(Some);
+    let or_none = || none.into_iter().chain(some.clone());
+    let mut walks = 0u32;
+
+    for mixes in [false, true] {
+        for first in or_none() {
+            for second in or_none() {
+                for third in or_none() {
+                    let mut old = OldWalk::default();
+                    let mut new = Walk::default();
+
+                    for event in [first, second, third].into_iter().flatten() {
+                        let defers = match event {
+                            Event::Mapping(facts) => new.meet(&facts, mixes).is_some(),
+                            Event::Flushed { writable } => {
+                                new.meet_flushed(writable);
+                                false
+                            }
+                            Event::Poisoned => {
+                                new.forbid(Deny::Poisoned);
+                                false
+                            }
+                        };
+
+                        assert_eq!(defers, old.meet(event, mixes), "{old:?} {event:?}");
+                    }
+                    for frozen in [false, true] {
+                        let (mut old, mut new) = (old, new);
+                        let asks = old.deferred && old.denied == 0;
+                        let mut asked = false;
+                        let end = new.end(
+                            || {
+                                asked = true;
+                                frozen
+                            },
+                            mixes,
+                        );
+                        let now = match end {
+                            End::Deferred => (true, None),
+                            End::Flushed(deny) => (false, deny),
+                            End::Mixed(deny) => (false, Some(deny)),
+                        };
+
+                        assert_eq!(now, old.end(frozen, mixes), "{old:?}");
+                        assert_eq!(new.mixed, old.mixed);
+                        assert_eq!(asked, asks);
+                        walks += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(walks, 2 * 2 * 36 * 36 * 36);
+}
+
+/// Each folio has a walk of its own, but what was deferred of one before is still to be drained.
+#[test]
+fn a_walk_begins() {
+    let mut walk = Walk::default();
+
+    assert!(walk.meet(&mapping(0), false).is_some());
+    assert!(walk.meet(&mapping(1), false).is_none());
+    assert_eq!(walk.end(|| true, false), End::Mixed(Deny::Mixed));
+    walk.begin();
+    assert_eq!(
+        walk,
+        Walk {
+            mixed: true,
+            ..Walk::default()
+        }
+    );
 }

@@ -1,19 +1,49 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Any facts, beside a look at one bit after the other.
+//! Long walks, beside a look at all that they have met.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use verify::migrc::eligibility::{check, Deny};
+use verify::migrc::{
+    eligibility::{Deny, MappingFacts, Verdict},
+    walk::{End, Walk},
+};
 
-fuzz_target!(|facts: u32| {
-    let first = (0..u32::BITS).find(|bit| facts & 1 << bit != 0);
-    let deny = first.map(|bit| {
-        let named = Deny::ALL.iter().find(|deny| **deny as u32 == bit);
+fuzz_target!(|mappings: Vec<u8>| {
+    let mut walk = Walk::default();
+    let (mut deferred, mut reasons, mut forbidden) = (0, Vec::new(), false);
 
-        named.copied().unwrap_or(Deny::Reason)
-    });
+    for bits in mappings {
+        let facts = MappingFacts {
+            writable: bits & 1 != 0,
+            pending: bits & 2 != 0,
+            shared: bits & 4 != 0,
+            notifier: bits & 8 != 0,
+            block: bits & 16 != 0,
+        };
+        let permit = walk.meet(&facts, false).is_some();
 
-    assert_eq!(check(facts).err(), deny);
+        assert_eq!(permit, bits & 31 == 0 && !forbidden);
+        deferred += u32::from(permit);
+        forbidden |= bits & 13 != 0;
+        if let Verdict::Flush(deny) | Verdict::Forbid(deny) = facts.verdict() {
+            assert_eq!(deny as u32, 8 + (bits & 31).trailing_zeros());
+            reasons.push(deny as u32);
+        }
+    }
+    let end = walk.end(|| true, false);
+
+    match (deferred, forbidden) {
+        (0, _) => {
+            let first = reasons
+                .into_iter()
+                .min()
+                .map(|deny| Deny::ALL[deny as usize]);
+
+            assert_eq!(end, End::Flushed(first));
+        }
+        (_, true) => assert_eq!(end, End::Mixed(Deny::Mixed)),
+        (_, false) => assert_eq!(end, End::Deferred),
+    }
 });
