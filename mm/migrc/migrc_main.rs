@@ -282,7 +282,7 @@ unsafe extern "C" fn migrc_reason_may_defer(reason: bindings::migrate_reason) ->
     caller(reason).may_defer()
 }
 
-/// Begins the walk of a folio; returns whether its flushes may be deferred. If not, that is counted.
+/// Begins the walk of a folio; returns whether its flushes may be deferred, and counts why not.
 ///
 /// # Safety
 ///
@@ -374,7 +374,7 @@ unsafe extern "C" fn migrc_meet_poisoned(walk: *mut bindings::migrc_walk) {
     unsafe { walk_of(walk) }.forbid(Deny::Poisoned);
 }
 
-/// Ends the walk; returns whether all flushes were deferred. If not, that is counted.
+/// Ends the walk; returns whether all flushes were deferred, and counts why not.
 ///
 /// # Safety
 ///

@@ -215,76 +215,6 @@ static inline void migrc_walk_delay(void)
 }
 #endif
 
-/* For one commit: the rule as it was, beside the one in Rust. */
-static u32 old_facts(struct folio *src, const struct migrc_folio_facts *f)
-{
-	unsigned long limit = f->asked ?: min(f->present / 100, SZ_64M >> PAGE_SHIFT);
-	u32 facts = 0;
-
-	if (f->reason != MR_SYSCALL && f->reason != MR_MEMPOLICY_MBIND &&
-	    f->reason != MR_NUMA_MISPLACED && f->reason != MR_DAMON)
-		facts |= BIT(MIGRC_REASON);
-	if ((f->reclaims && f->reason != MR_DAMON) || f->free <= f->low)
-		facts |= BIT(MIGRC_MEMORY);
-	if (folio_test_large(src) && f->pages > limit)
-		facts |= BIT(MIGRC_LIMIT);
-	if (f->mappings > 1024 * f->pages)
-		facts |= BIT(MIGRC_MAPPINGS);
-	if (f->unusual)
-		facts |= BIT(MIGRC_KIND);
-	if (f->poisoned)
-		facts |= BIT(MIGRC_POISONED);
-	if (f->isolates)
-		facts |= BIT(MIGRC_ISOLATED);
-	return facts;
-}
-
-static void old_begin(struct folio *src, const struct migrc_folio_facts *f, bool defers)
-{
-	u32 old = old_facts(src, f);
-
-	WARN_ONCE(old ? defers : !defers && !f->file, "migrc: begin differs: %x, %d\n", old, defers);
-}
-
-static void old_meet(struct migrc_walk before, const struct migrc_mapping_facts *f, bool defers)
-{
-	struct migrc_walk *now = &current->tlb_ubc.migrc;
-	u32 facts = 0, first;
-
-	if (f->writable)
-		facts |= BIT(MIGRC_WRITABLE);
-	if (f->pending)
-		facts |= BIT(MIGRC_FLUSH_PENDING);
-	if (f->shared)
-		facts |= BIT(MIGRC_SHARED);
-	if (f->notifier)
-		facts |= BIT(MIGRC_NOTIFIER);
-	if (f->block)
-		facts |= BIT(MIGRC_BLOCK);
-	first = facts & -facts;
-	if (facts & ~(BIT(MIGRC_FLUSH_PENDING) | BIT(MIGRC_BLOCK)))
-		before.denied |= first;
-	else if (facts)
-		before.flushed |= first;
-	else if (!before.denied || f->mixes)
-		before.deferred = true;
-	WARN_ONCE(defers != (!facts && (!before.denied || f->mixes)) ||
-		  before.denied != now->denied || before.flushed != now->flushed ||
-		  before.deferred != now->deferred || before.mixed != now->mixed,
-		  "migrc: meet differs: %x, %d\n", facts, defers);
-}
-
-static void old_end(struct migrc_walk before, bool mixes, bool deferred)
-{
-	struct migrc_walk *now = &current->tlb_ubc.migrc;
-	bool frozen = !(now->denied & BIT(MIGRC_NOT_FROZEN));
-	bool want = before.deferred && ((!before.denied && frozen) || mixes);
-	bool mixed = before.mixed || (before.deferred && !want);
-
-	WARN_ONCE(deferred != want || now->mixed != mixed || now->deferred != before.deferred,
-		  "migrc: end differs: %x, %d\n", before.denied, deferred);
-}
-
 bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 {
 	struct zone *zone = folio_zone(src);
@@ -304,10 +234,7 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 		.file = !folio_test_anon(src) && !migrc_skip(MIGRC_HOOK_FILE),
 	};
 
-	bool defers = migrc_begin(&current->tlb_ubc.migrc, src, &facts);
-
-	old_begin(src, &facts, defers);
-	if (!defers)
+	if (!migrc_begin(&current->tlb_ubc.migrc, src, &facts))
 		return false;
 	migrc_walk_delay();
 	return true;
@@ -346,11 +273,7 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 	 */
 	if (!pte_accessible(mm, pte))
 		return false;
-	struct migrc_walk before = current->tlb_ubc.migrc;
-	bool defers = migrc_meet(&current->tlb_ubc.migrc, &mm->migrc, &facts);
-
-	old_meet(before, &facts, defers);
-	if (!defers)
+	if (!migrc_meet(&current->tlb_ubc.migrc, &mm->migrc, &facts))
 		return false;
 
 	if (static_branch_unlikely(&migrc_readmostly_key) && nr == 1 && !pte_dirty(pte) &&
@@ -375,12 +298,8 @@ void migrc_before_restore_slow(struct vm_area_struct *vma, unsigned long addr, p
 
 bool migrc_walk_end_slow(struct folio *src)
 {
-	struct migrc_walk before = current->tlb_ubc.migrc;
-	bool deferred = migrc_end(&current->tlb_ubc.migrc, src, folio_nr_pages(src),
-				  migrc_skip(MIGRC_HOOK_MIXED));
-
-	old_end(before, migrc_skip(MIGRC_HOOK_MIXED), deferred);
-	if (!deferred)
+	if (!migrc_end(&current->tlb_ubc.migrc, src, folio_nr_pages(src),
+		       migrc_skip(MIGRC_HOOK_MIXED)))
 		return false;
 	migrc_debug_walked(src);
 	return true;
