@@ -67,6 +67,7 @@ use registered::{
 };
 use walk::{
     End,
+    Permit,
     Walk, //
 };
 
@@ -257,6 +258,16 @@ unsafe fn walk_of<'a>(walk: *mut bindings::migrc_walk) -> &'a mut Walk {
     unsafe { &mut *walk.cast::<Walk>() }
 }
 
+/// Uses the permit: counts the deferral, so that drains flush `mm` from now on.
+///
+/// # Safety
+///
+/// `mm` must be alive, and the page table lock be held under which its entries were cleared.
+unsafe fn mark(mm: *mut bindings::migrc_mm, _permit: Permit) {
+    // SAFETY: By the safety requirements.
+    unsafe { bindings::migrc_mark(mm) };
+}
+
 fn caller(reason: bindings::migrate_reason) -> Caller {
     match reason {
         bindings::migrate_reason_MR_SYSCALL => Caller::Syscall,
@@ -345,7 +356,7 @@ unsafe extern "C" fn migrc_meet(
     match walk.meet(&seen, facts.mixes) {
         Some(permit) => {
             // SAFETY: By this function's safety requirements.
-            unsafe { RegisteredMm::from_raw(mm) }.mark(permit);
+            unsafe { mark(mm, permit) };
             true
         }
         None => false,

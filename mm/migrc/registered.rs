@@ -4,8 +4,7 @@
 
 use crate::{
     generation::Generation,
-    readmostly::Credit,
-    walk::Permit, //
+    readmostly::Credit, //
 };
 use kernel::{
     bindings::{self, migrc_mm},
@@ -147,13 +146,6 @@ impl RegisteredMm {
 
     pub(crate) fn as_raw(self) -> *mut migrc_mm {
         self.0
-    }
-
-    /// Counts a deferral: a drain flushes this address space from now on.
-    pub(crate) fn mark(self, _permit: Permit) {
-        // SAFETY: Valid by the type invariants; who has a permit holds the page table lock under
-        // which the entries were cleared.
-        unsafe { bindings::migrc_mark(self.0) };
     }
 
     /// Deferrals; `Self::flushed` says how many of them are covered.
