@@ -80,9 +80,11 @@ help:
 #: While developing: overlay files are edited here, "make kernel" picks them up. The patched tree is
 #: build/KVER/linux; edits made there are brought back by
 #:   make refresh             new files of the overlay
-#:   make refresh PATCH=name  the same, and edits of existing files into patches/name (a new name is appended to
-#:                            the series)
-#:   make edit PATCH=name     first, where later patches change the same file
+#:   make refresh PATCH=folder/name
+#:                            the same, and edits of existing files into patches/folder/name (a new name is
+#:                            appended to its folder, with the next number)
+#:   make edit PATCH=folder/name
+#:                            first, where later patches change the same file
 #:   make clean distclean     remove build/ but for the kernels; all of build/
 #:
 #: Variables: ARCH=arm64|x86_64  KVER=7.3

@@ -441,7 +441,7 @@ def symbol_size(path, name):
 
 
 def size(result):
-    patches = [p.read_text() for p in sorted((ROOT / "patches").glob("*.patch"))]
+    patches = [p.read_text() for p in sorted((ROOT / "patches").glob("*/*.patch"))]
     touched = sorted({m[:-2] + ".o" for text in patches for m in re.findall(r"^\+\+\+ b/((?!tools/|samples/)\S+\.c)$", text, re.M)})
     for arch in result.context.arches:
         build = ROOT / "build" / result.context.kver

@@ -186,7 +186,7 @@ def not_taken(config, frags, arch, kver):
 def configure(make, env, src, out, arch, frags, kver, base="tinyconfig"):
     """.config from a target of make, or a file, and the fragments; unchanged content keeps its time."""
     kconfigs = [f for k, f in overlay.overlay_files().items() if Path(k).name.startswith("Kconfig")]
-    kconfigs += [f for f in (src / overlay.STATE / "patches").glob("*") if "Kconfig" in f.read_text(errors="replace")]
+    kconfigs += [f for f in (src / overlay.STATE / "patches").rglob("*.patch") if "Kconfig" in f.read_text(errors="replace")]
     stamp = out / ".config.inputs"
     key = "\n".join([*make, str(src), *sorted(f"{f.name} {sha256(f)}" for f in frags + kconfigs),
                      str(base) + (sha256(base) if isinstance(base, Path) else "")])
@@ -376,7 +376,7 @@ def cli():
     a = p.parse_args()
     source.check(a.kver)
     if a.command == "edit" and not a.patch:
-        raise Fail("name the patch: make edit PATCH=NAME")
+        raise Fail("name the patch: make edit PATCH=FOLDER/NAME")
     if a.command in ("apply", "unapply", "edit", "refresh", "tree") and not shutil.which("quilt"):
         raise Fail("quilt not found\n  sudo apt-get install -y quilt")
     if a.command in ("apply", "unapply"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Put the repository's new files and its quilt series onto a kernel tree, and take them off again.
+"""Put the repository's new files and its series of patches onto a kernel tree, and take them off again.
 
 A tree that carries them has a directory .tlb-rs/:
     manifest   new files that were copied, with their checksum at that time
@@ -74,6 +74,8 @@ def fixes(root=ROOT):
     table = configparser.ConfigParser(delimiters="=", comment_prefixes="#", interpolation=None)
     table.optionxform = str
     table.read(root / "patches/fixes", encoding="utf-8")
+    if gone := [patch for patch in table.sections() if not (root / "patches" / patch).is_file()]:
+        raise Fail(f"{root / 'patches/fixes'} names {', '.join(gone)}, but there is no such file beside it")
     return {patch: {name: " ".join(text.split()) for name, text in table[patch].items()} for patch in table.sections()}
 
 
@@ -90,18 +92,26 @@ def needed(tree, originals=None, root=ROOT):
     return lambda patch: all(has(name, text) for name, text in table.get(patch, {}).items())
 
 
-def patch_files(root=ROOT, want=lambda name: True):
-    """[(name, file)] of the series. want: see needed()"""
-    series = root / "patches/series"
-    if not series.exists():
+def folders(root=ROOT):
+    """Those of patches/, one for each mechanism, in the order of application."""
+    order = root / "patches/order"
+    if not order.exists():
         return []
-    lines = (l.split("#")[0].split() for l in series.read_text(encoding="utf-8").splitlines())
-    names = [l[0] for l in lines if l and want(l[0])]
-    files = [(n, root / "patches" / n) for n in names]
-    for n, f in files:
-        if not f.exists():
-            raise Fail(f"{series} lists {n}, but there is no such file beside it")
-    return files
+    names = [w for l in order.read_text(encoding="utf-8").splitlines() for w in l.split("#")[0].split()]
+    if left := sorted(d.name for d in order.parent.iterdir() if d.is_dir() and d.name not in names):
+        raise Fail(f"{order} does not say where in the order these folders are: {', '.join(left)}")
+    return names
+
+
+def patch_files(root=ROOT, want=lambda name: True):
+    """[(folder/file, file)] of the series; in a folder the order is that of the names. want: see needed()"""
+    files = []
+    for folder in folders(root):
+        for number, f in enumerate(sorted((root / "patches" / folder).glob("*.patch")), 1):
+            if not f.name.startswith(f"{number:04}-"):
+                raise Fail(f"{f} is number {number} of its folder: its name must begin with {number:04}-")
+            files.append((f"{folder}/{f.name}", f))
+    return [(n, f) for n, f in files if want(n)]
 
 
 def stock_files(root=ROOT):
@@ -173,7 +183,7 @@ class Tree:
         pc, found = self.state / "pc", {}
         dirs = [pc / n for n in self.applied() if (pc / n).is_dir()]
         # What was being put on or taken off is not among them, and was the last.
-        dirs += [d for d in (pc.iterdir() if pc.exists() else ()) if d.is_dir() and d not in dirs]
+        dirs += [d for d in pc.rglob("*.patch") if d.is_dir() and d not in dirs]
         for d in dirs:
             for b in (f for f in d.rglob("*") if f.is_file() and f.name != ".timestamp"):
                 found.setdefault(str(b.relative_to(d)), b)
@@ -532,16 +542,34 @@ def unapply(kdir, root=ROOT):
 
 def write_back(tree, patch):
     """The tree's copy of a patch into the repository."""
-    d = tree.root / "patches"
+    file = tree.root / "patches" / patch
     data = (tree.patches / patch).read_bytes()
-    if patch not in [n for n, _ in patch_files(tree.root)]:
-        with open(d / "series", "a", encoding="utf-8") as s:
-            s.write(patch + "\n")
-    if not (d / patch).exists() or (d / patch).read_bytes() != data:
-        (d / patch).write_bytes(data)
-        say(f"wrote {d / patch}")
+    if not file.exists() or file.read_bytes() != data:
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(data)
+        say(f"wrote {file}")
     else:
-        say(f"{d / patch}: no change")
+        say(f"{file}: no change")
+
+
+def need_folder(patch, names, root):
+    """PATCH= has to say in which folder."""
+    if "/" not in patch:
+        there = [n for n in names if re.sub(r".*/\d+-", "", n) == re.sub(r"^\d+-", "", patch)]
+        there = there or [f"{f}/{patch}" for f in folders(root)]
+        raise Fail(f"PATCH={patch} has no folder of patches/: name it {' or '.join(there)}")
+
+
+def new_name(patch, names, root):
+    """Of a patch that is not in the series: its name at the end of its folder, with or without the number."""
+    folder, _, name = patch.rpartition("/")
+    if folder not in folders(root):
+        raise Fail(f"PATCH={patch}: no folder {folder} in patches/order, which has {', '.join(folders(root))}")
+    m = re.fullmatch(r"(?:(\d+)-)?(.+?)(\.patch)?", name)
+    new = f"{folder}/{1 + sum(n.startswith(folder + '/') for n in names):04}-{m[2]}.patch"
+    if not m[3] or (m[1] and new != patch):
+        raise Fail(f"no patch {patch} in the series; a new one is at the end of its folder: PATCH={new}")
+    return new
 
 
 def edits_outside(tree, base):
@@ -586,19 +614,32 @@ def refresh(tree, base, patch=None):
         say(f"note: {f} is new: put it at the same path in the repository")
     if not patch:
         if e := edited + tree.edited():
-            raise Fail(f"edited: {', '.join(e)}; name the patch that it belongs to: make refresh PATCH=NAME")
+            raise Fail(f"edited: {', '.join(e)}; name the patch that it belongs to: make refresh PATCH=FOLDER/NAME")
         return 0
+    names = [n for n, _ in patch_files(tree.root)]
+    need_folder(patch, names, tree.root)
     editing = tree.state / "editing"
-    if editing.exists() and editing.read_text().strip() != patch:
-        raise Fail(f"patch {editing.read_text().strip()} is being edited: refresh that one first")
+    at = editing.read_text().strip() if editing.exists() else None
     if patch not in tree.applied():
-        if (tree.patches / patch).exists():
+        if patch in names or (tree.patches / patch).exists():
             raise Fail(f"patch {patch} is not applied to {tree.path}: run make kernel first")
+        patch = new_name(patch, names, tree.root)
+        upto = folders(tree.root).index(patch.split("/")[0]) + 1
+        below = [n for n in names if n.split("/")[0] in folders(tree.root)[:upto]]
+        # A new one may come behind the patch that is being edited, if that is the last of its folder.
+        at = None if below[-1:] == [at] else at
+    if at not in (patch, None):
+        raise Fail(f"patch {at} is being edited: refresh that one first")
+    if patch not in tree.applied():
         if not edited + tree.edited():
             raise Fail(f"no patch {patch} in the series, and no edits in {tree.path} for a new one")
-        say(f"new patch {patch}, at the end of the series")
+        for f in edited + tree.edited():
+            if later := [p for p in tree.applied() if p in names and p not in below and f in tree.touched(p)]:
+                raise Fail(f"{f} is also changed by {later[0]}, which comes behind {patch}: undo the edit, 'make edit "
+                           f"PATCH={below[-1] if below else later[0]}' and edit again")
+        say(f"new patch {patch}")
         tree.quilt("new", patch)
-        (tree.state / "pc" / patch).mkdir(exist_ok=True)
+        (tree.state / "pc" / patch).mkdir(parents=True, exist_ok=True)
     applied = tree.applied()
     later = applied[applied.index(patch) + 1:]
     mine = tree.touched(patch)
@@ -635,6 +676,7 @@ def edit(tree, patch):
     """Take off what lies above a patch, so that it can be edited."""
     tree.sync_patches()
     tree.refuse_edits()
+    need_folder(patch, tree.applied(), tree.root)
     if patch not in tree.applied():
         raise Fail(f"no patch {patch} in the series: {' '.join(tree.applied()) or 'it is empty'}")
     with tree.changing():

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The overlay and the quilt series as commits that git am takes, one series for each mechanism.
+"""The overlay and the series of patches as commits that git am takes, one series for each mechanism.
 
-patches/commits says which new files and options arrive with which patch, patches/cover/ what the cover letters say.
+patches/commits says which new files and options arrive with which patch, patches/*/0000-cover what the cover letters
+say.
 """
 
 import configparser
@@ -32,15 +33,11 @@ def plan(root=ROOT, want=lambda name: True):
     table.optionxform = str
     source = root / "patches/commits"
     table.read(source, encoding="utf-8")
-    left, steps, done = set(overlay.overlay_files(root)), [], []
+    left, steps = set(overlay.overlay_files(root)), []
     for name, file in overlay.patch_files(root, want):
-        mechanism = next((m for m in table.sections() if name in table[m]), None)
-        if not mechanism:
-            raise Fail(f"{source} does not say to which mechanism {name} belongs, and what arrives with it")
-        if mechanism in done[:-1]:
-            raise Fail(f"{name} of {mechanism} comes behind patches of {done[-1]} in the series: {source}")
-        if mechanism not in done:
-            done.append(mechanism)
+        mechanism = name.split("/", maxsplit=1)[0]
+        if mechanism not in table or name not in table[mechanism]:
+            raise Fail(f"{source} does not say what arrives with {name}")
         words = table[mechanism][name].split()
         globs = [w for w in words if "/" in w]
         new = sorted(f for f in left if any(fnmatch.fnmatch(f, g) for g in globs))
@@ -116,9 +113,9 @@ def cover(mechanism, root=ROOT):
         elif text:
             text = plain(text)
         if not text:
-            raise Fail(f"patches/cover/{mechanism}: {name} has no section '{heading}', or nothing in it")
+            raise Fail(f"patches/{mechanism}/0000-cover: {name} has no section '{heading}', or nothing in it")
         return re.sub(r"(?m)^ +$", "", text)
-    path = root / "patches/cover" / mechanism
+    path = root / "patches" / mechanism / "0000-cover"
     if not path.exists():
         raise Fail(f"no cover letter for {mechanism}: write {path}")
     lines = [l for l in path.read_text(encoding="utf-8").splitlines() if not l.startswith("#")]

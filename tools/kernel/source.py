@@ -14,7 +14,7 @@ from pathlib import Path
 
 from common import CACHE, Fail, dotted, given, lock, need_space, one_of, output, say, sha256, version, Progress
 
-# patches/ is for the first; others have a directory of their own in it.
+# patches/ is for the first.
 KVERS = ("7.3",)
 # Beyond what the machine follows: where Debian keeps kernels newer than a stable release's.
 KNOWN_SUITES = ("trixie-backports", "sid")

@@ -62,7 +62,7 @@ PATCH2 = """Subject: [PATCH] mm: second
  int line31;
 """
 # What the second one mends, and what the kernel may have in its place.
-FIXES = "[2.patch]\nmm/rmap.c = int line29;\n    int line30;\n"
+FIXES = "[two/0001-b.patch]\nmm/rmap.c = int line29;\n    int line30;\n"
 MENDED = RMAP.replace("int line30;", "int theirs;\nint line30;")
 # In a script that the tool has called. Twice: what comes just before Python waits for the script is seen when that ends.
 INTERRUPT = "kill -INT $PPID; sleep 5; kill -INT $PPID; sleep 60"
@@ -86,8 +86,8 @@ class Case(unittest.TestCase):
         self.repo, self.kdir, self.cache = self.dir / "repo", self.dir / "linux", self.dir / "cache"
         shutil.copytree(HERE, self.repo / "tools/kernel")
         write(self.repo, {"Kconfig.rust": "config OURS\n\tbool\n", "mm/tlb_batch/lib.rs": "// new\n",
-                          "patches/series": "1.patch\n2.patch\n", "patches/1.patch": PATCH1,
-                          "patches/2.patch": PATCH2})
+                          "patches/order": "# both\none two\n", "patches/one/0001-a.patch": PATCH1,
+                          "patches/two/0001-b.patch": PATCH2})
         write(self.kdir, STOCK)
         self.env = {**os.environ, "XDG_CACHE_HOME": str(self.cache), "INSTALL": "0", "LC_ALL": "C"}
         for v in ("LLVM", "RUSTC", "BINDGEN", "RUST_LIB_SRC", "TLB_RS_BUILD"):
@@ -396,7 +396,7 @@ class Errors(Case):
                 self.assertEqual(len(text.splitlines()), 1)
 
     def test_before_anything_is_copied_or_built(self):
-        self.fails(("edit", "--kdir", self.kdir), "make edit PATCH=NAME")
+        self.fails(("edit", "--kdir", self.kdir), "make edit PATCH=FOLDER/NAME")
         self.assertFalse((self.repo / "build").exists())
         shutil.copy(common.ROOT / "Makefile", self.repo)
         self.env["HOME"] = str(self.dir)
@@ -426,17 +426,47 @@ class Errors(Case):
     def test_hunk_does_not_apply(self):
         write(self.kdir, {"mm/rmap.c": RMAP.replace("line29", "other")})
         before = contents(self.kdir)
-        self.fails(("apply", "--kdir", self.kdir), "patch 2.patch does not apply to mm/rmap.c", "was not changed")
+        self.fails(("apply", "--kdir", self.kdir), "patch two/0001-b.patch does not apply to mm/rmap.c", "was not changed")
         self.assertEqual(before, contents(self.kdir))
-        self.fails(("tree", "--kdir", self.kdir), "patch 2.patch does not apply to mm/rmap.c", "patches/2.patch")
+        self.fails(("tree", "--kdir", self.kdir), "patch two/0001-b.patch does not apply to mm/rmap.c", "patches/two/0001-b.patch")
+
+    def test_names_of_patches(self):
+        apply = ("apply", "--kdir", self.kdir)
+        write(self.repo, {"patches/two/0003-gap.patch": PATCH1})
+        self.fails(apply, "two/0003-gap.patch is number 2 of its folder", "begin with 0002-")
+        (self.repo / "patches/two/0003-gap.patch").rename(self.repo / "patches/two/0001-again.patch")
+        self.fails(apply, "two/0001-b.patch is number 2 of its folder")
+        (self.repo / "patches/two/0001-again.patch").unlink()
+        write(self.repo, {"patches/three/0001-other.patch": PATCH1})
+        self.fails(apply, "patches/order does not say", "three")
+        shutil.rmtree(self.repo / "patches/three")
+        write(self.repo, {"patches/fixes": FIXES.replace("two/0001-b.patch", "two/0002-gone.patch")})
+        self.fails(apply, "patches/fixes names two/0002-gone.patch")
+
+    def test_older_names(self):
+        """A tree that has the series from before it had folders."""
+        before = contents(self.kdir)
+        for command in ("apply", "unapply"):
+            self.ok("apply", "--kdir", self.kdir)
+            state = self.kdir / ".tlb-rs"
+            for place in ("patches", "pc"):
+                for number, name in enumerate(("one/0001-a.patch", "two/0001-b.patch"), 1):
+                    (state / place / name).rename(state / place / f"{number}.patch")
+            for name in ("patches/series", "pc/applied-patches"):
+                (state / name).write_text("1.patch\n2.patch\n", encoding="ascii")
+            self.ok(command, "--kdir", self.kdir)
+            if command == "apply":
+                self.assertIn("two/0001-b.patch", (state / "pc/applied-patches").read_text())
+                self.ok("unapply", "--kdir", self.kdir)
+            self.assertEqual(before, contents(self.kdir))
 
     def test_file_to_patch_is_missing(self):
         (self.kdir / "mm/rmap.c").unlink()
-        self.fails(("apply", "--kdir", self.kdir), "patch 1.patch does not apply to mm/rmap.c", "was not changed")
+        self.fails(("apply", "--kdir", self.kdir), "patch one/0001-a.patch does not apply to mm/rmap.c", "was not changed")
 
     def test_fuzz_is_refused(self):
         write(self.kdir, {"mm/rmap.c": RMAP.replace("int line28;\n", "int other;\n")})
-        self.fails(("apply", "--kdir", self.kdir), "patch 2.patch does not apply to mm/rmap.c")
+        self.fails(("apply", "--kdir", self.kdir), "patch two/0001-b.patch does not apply to mm/rmap.c")
 
     def test_overlay_would_overwrite(self):
         write(self.repo, {"mm/vmscan.c": "ours"})
@@ -458,11 +488,12 @@ class Own(Case):
         after = contents(self.kdir)
         self.assertIn("already applied", self.ok("apply", "--kdir", self.kdir))
         self.assertEqual(after, contents(self.kdir))
-        write(self.repo, {"patches/series": "1.patch\n", "patches/2.patch": "gone", "mm/more.c": ""})
+        (self.repo / "patches/two/0001-b.patch").unlink()
+        write(self.repo, {"mm/more.c": ""})
         self.ok("apply", "--kdir", self.kdir)
         self.assertNotIn("second", (self.kdir / "mm/rmap.c").read_text())
         shutil.rmtree(self.repo / "mm")
-        (self.repo / "patches/series").unlink()
+        (self.repo / "patches/order").unlink()
         self.ok("unapply", "--kdir", self.kdir)
         self.assertEqual(before, contents(self.kdir))
         self.fails(("unapply", "--kdir", self.kdir), "nothing to undo")
@@ -479,7 +510,7 @@ class Own(Case):
             self.ok("unapply", "--kdir", self.kdir)
             self.assertEqual(text, (self.kdir / "mm/rmap.c").read_text())
         (self.repo / "patches/fixes").unlink()
-        self.fails(("apply", "--kdir", self.kdir), "patch 2.patch does not apply", "mm/rmap.c")
+        self.fails(("apply", "--kdir", self.kdir), "patch two/0001-b.patch does not apply", "mm/rmap.c")
 
     def test_unapply_keeps_edits(self):
         self.ok("apply", "--kdir", self.kdir)
@@ -498,7 +529,7 @@ class Own(Case):
     def test_advice_about_edits(self):
         """Commands that a refusal prints work on a tree of the user's own, for all files that were edited."""
         third = PATCH1.replace("rmap", "vmscan").replace("first", "third")
-        write(self.repo, {"patches/3.patch": third, "patches/series": "1.patch\n2.patch\n3.patch\n"})
+        write(self.repo, {"patches/two/0002-c.patch": third})
         self.ok("apply", "--kdir", self.kdir)
         for f in ("mm/rmap.c", "mm/vmscan.c"):
             with open(self.kdir / f, "a", encoding="utf-8") as file:
@@ -547,19 +578,18 @@ class Own(Case):
         """An edit is not taken for what the series made: the next unapply could not take it off."""
         self.ok("apply", "--kdir", self.kdir)
         write(self.kdir, {"mm/rmap.c": (self.kdir / "mm/rmap.c").read_text().replace("second", "mine")})
-        write(self.repo, {"patches/3.patch": PATCH1.replace("rmap", "vmscan"),
-                          "patches/series": "1.patch\n2.patch\n3.patch\n"})
+        write(self.repo, {"patches/two/0002-c.patch": PATCH1.replace("rmap", "vmscan")})
         self.fails(("apply", "--kdir", self.kdir), "mm/rmap.c was edited", "save the edits")
 
     def test_all_or_nothing_of_a_newer_series(self):
         """On a tree that has an older one: as it was, if the new one does not apply, or a new file was edited."""
         self.ok("apply", "--kdir", self.kdir)
         before = contents(self.kdir)
-        write(self.repo, {"patches/2.patch": PATCH2.replace("line29", "line99")})
-        self.fails(("apply", "--kdir", self.kdir), "2.patch does not apply", "was not changed")
+        write(self.repo, {"patches/two/0001-b.patch": PATCH2.replace("line29", "line99")})
+        self.fails(("apply", "--kdir", self.kdir), "two/0001-b.patch does not apply", "was not changed")
         self.assertEqual(before, contents(self.kdir))
         write(self.kdir, {"mm/tlb_batch/lib.rs": "mine\n"})
-        write(self.repo, {"patches/2.patch": PATCH2.replace("second", "other"), "mm/tlb_batch/lib.rs": "theirs\n"})
+        write(self.repo, {"patches/two/0001-b.patch": PATCH2.replace("second", "other"), "mm/tlb_batch/lib.rs": "theirs\n"})
         before = contents(self.kdir)
         self.fails(("apply", "--kdir", self.kdir), "lib.rs was edited in the tree")
         self.assertEqual(before, contents(self.kdir))
@@ -690,8 +720,8 @@ class Own(Case):
         before = contents(self.kdir)
         for command in ("apply", "unapply"):
             self.ok("apply", "--kdir", self.kdir)
-            write(self.repo, {"patches/2.patch": PATCH2.replace("second", "other")})
-            self.stopped("push", "sed -i /2.patch/d .tlb-rs/pc/applied-patches; sed -i s/other/half/ mm/rmap.c; ",
+            write(self.repo, {"patches/two/0001-b.patch": PATCH2.replace("second", "other")})
+            self.stopped("push", "sed -i /b.patch/d .tlb-rs/pc/applied-patches; sed -i s/other/half/ mm/rmap.c; ",
                          "apply", "--kdir", self.kdir)
             self.assertIn("half", (self.kdir / "mm/rmap.c").read_text())
             self.ok(command, "--kdir", self.kdir)
@@ -700,7 +730,7 @@ class Own(Case):
             if command == "apply":
                 self.ok("unapply", "--kdir", self.kdir)
             self.assertEqual(before, contents(self.kdir))
-            write(self.repo, {"patches/2.patch": PATCH2})
+            write(self.repo, {"patches/two/0001-b.patch": PATCH2})
 
     def test_edit_after_an_interruption(self):
         """It is kept beside the tree, which becomes what it was before all patches."""
@@ -969,9 +999,9 @@ config OURS_DEBUG
 	bool
 """
 COMMITS = """[one]
-1.patch = mm/Kconfig.rust mm/tlb_batch/Makefile mm/tlb_batch/lib.rs OURS
+one/0001-a.patch = mm/Kconfig.rust mm/tlb_batch/Makefile mm/tlb_batch/lib.rs OURS
 [two]
-2.patch = mm/tlb_batch/debug.c OURS_DEBUG
+two/0001-b.patch = mm/tlb_batch/debug.c OURS_DEBUG
 """
 
 
@@ -981,12 +1011,12 @@ class Series(Case):
     def setUp(self):
         super().setUp()
         write(self.repo, {
-            "patches/commits": COMMITS, "patches/2.patch": PATCH2.split("\n", 1)[1],    # without a description
+            "patches/commits": COMMITS, "patches/two/0001-b.patch": PATCH2.split("\n", 1)[1],    # without a description
             "Kconfig.rust": KCONFIG, "mm/tlb_batch/debug.c": "int debug;\n",
             "mm/tlb_batch/Makefile": "obj-$(CONFIG_OURS) += all.o\nall-y := lib.o\n"
                                      "all-$(CONFIG_OURS_DEBUG) += debug.o\n",
-            "patches/cover/one": "# not in the letter\none thing\n\nText.\n\n@blocks README.md: Figures\n",
-            "patches/cover/two": "another\n\n@section README.md: Limits\n",
+            "patches/one/0000-cover": "# not in the letter\none thing\n\nText.\n\n@blocks README.md: Figures\n",
+            "patches/two/0000-cover": "another\n\n@section README.md: Limits\n",
             "README.md": "# Ours\n## Figures\nwords\n\n    a   1\n\n    b   2\n\n    host: mine\n    it wins\n\nmore words\n"
                          f"## Limits\n- ``none`` {'of it ' * 14}[#f1]_\n- two\n\n========  =\n``f()``   1\n"
                          "b [#f1]_  2\n========  =\n\n.. [#f1] a\n   note\n"})
@@ -1003,7 +1033,7 @@ class Series(Case):
         self.git("init", "-q", cwd=tree)
         self.git("add", "-f", ".", cwd=tree)
         self.git("commit", "-qm", "stock", cwd=tree)
-        series = [d for d in ("one", "two", "tlb_batch", "migrc", "hvo") if (out / d).is_dir()]
+        series = [d for d in ("one", "two", *overlay.folders()) if (out / d).is_dir()]
         self.git("am", "-q", "--empty=drop", *(f for d in series for f in sorted((out / d).iterdir())), cwd=tree)
         return self.git("log", "--reverse", "--format=%H", cwd=tree).split()
 
@@ -1025,7 +1055,7 @@ class Series(Case):
         shutil.copytree(self.kdir, self.dir / "other")
         self.ok("series", "--kdir", self.kdir, "--out", self.out)
         commits = self.am(self.kdir, self.out)
-        self.assertEqual("stock\nmm: first\n2\n", self.git("log", "--reverse", "--format=%s"))
+        self.assertEqual("stock\nmm: first\nb\n", self.git("log", "--reverse", "--format=%s"))
         first = self.git("show", f"{commits[1]}:mm/Kconfig.rust")
         self.assertEqual(KCONFIG[:KCONFIG.index("\n# What")], first)
         self.assertEqual("obj-$(CONFIG_OURS) += all.o\nall-y := lib.o\n",
@@ -1048,10 +1078,10 @@ class Series(Case):
 
     def test_fix_that_the_tree_has(self):
         third = PATCH2.replace("second", "third").replace("line28", "line33").replace("line29", "line34")
-        write(self.repo, {"patches/series": "1.patch\n2.patch\n3.patch\n", "patches/commits": COMMITS + "3.patch =\n",
-                          "patches/3.patch": third.replace("line30", "line35").replace("line31", "line36")
+        write(self.repo, {"patches/commits": COMMITS + "two/0002-c.patch =\n",
+                          "patches/two/0002-c.patch": third.replace("line30", "line35").replace("line31", "line36")
                           .replace("-29,4 +30,5", "-34,4 +36,5"),
-                          "patches/fixes": "[3.patch]\nmm/rmap.c = int line34; int line35;\n"})
+                          "patches/fixes": "[two/0002-c.patch]\nmm/rmap.c = int line34; int line35;\n"})
         for text, patches in ((RMAP, 2), (RMAP.replace("int line35;", "int theirs;\nint line35;"), 1)):
             write(self.kdir, {"mm/rmap.c": text})
             shutil.rmtree(self.out, ignore_errors=True)
@@ -1075,13 +1105,13 @@ class Series(Case):
         write(self.repo, {"patches/commits": COMMITS.replace(" OURS_DEBUG", "")})
         self.fails(args, "leaves out a part of mm/Kconfig.rust")
         write(self.repo, {"patches/commits": COMMITS.replace("debug.c", "debug.c mm/tlb_batch/none.c")})
-        self.fails(args, "no new file is mm/tlb_batch/none.c of 2.patch")
-        write(self.repo, {"patches/commits": COMMITS.replace("2.patch", "3.patch")})
-        self.fails(args, "to which mechanism 2.patch belongs")
+        self.fails(args, "no new file is mm/tlb_batch/none.c of two/0001-b.patch")
+        write(self.repo, {"patches/commits": COMMITS.replace("two/0001-b.patch", "two/0002-c.patch")})
+        self.fails(args, "does not say what arrives with two/0001-b.patch")
         write(self.repo, {"patches/commits": COMMITS, "README.md": "# Ours\n"})
-        self.fails(args, "patches/cover/one", "README.md", "no section 'Figures'")
+        self.fails(args, "patches/one/0000-cover", "README.md", "no section 'Figures'")
         write(self.kdir, {"mm/rmap.c": RMAP.replace("line29", "other")})
-        self.fails(args, "patch 2.patch does not apply", "mm/rmap.c")
+        self.fails(args, "patch two/0001-b.patch does not apply", "mm/rmap.c")
         self.assertFalse(self.out.exists())
         write(self.out, {"file": ""})
         self.fails(args, "is not an empty directory")
@@ -1241,11 +1271,11 @@ class Built(Case):
 
     def test_header_of_a_patch_changed(self):
         """The code is the same: nothing is rebuilt."""
-        self.assertEqual(set(), self.touched(lambda: write(self.repo, {"patches/1.patch": "More words.\n" + PATCH1})))
+        self.assertEqual(set(), self.touched(lambda: write(self.repo, {"patches/one/0001-a.patch": "More words.\n" + PATCH1})))
 
     def test_patch_changed(self):
         self.assertEqual({"mm/rmap.c"}, self.touched(
-            lambda: write(self.repo, {"patches/2.patch": PATCH2.replace("second", "other")})))
+            lambda: write(self.repo, {"patches/two/0001-b.patch": PATCH2.replace("second", "other")})))
         self.assertIn("other", (self.tree / "mm/rmap.c").read_text())
 
     def test_new_base(self):
@@ -1280,13 +1310,13 @@ class Built(Case):
         self.sync()
         self.edit("mm/rmap.c", "second;", "second_edited;")
         self.edit("mm/vmscan.c", "line5;", "vmscan_edited;")
-        one = self.patch("1.patch")
-        self.ok("refresh", "--kdir", self.kdir, "--patch", "2.patch")
-        two = self.patch("2.patch")
+        one = self.patch("one/0001-a.patch")
+        self.ok("refresh", "--kdir", self.kdir, "--patch", "two/0001-b.patch")
+        two = self.patch("two/0001-b.patch")
         self.assertTrue(two.startswith("Subject: [PATCH] mm: second"))
         self.assertIn("+int second_edited;", two)
         self.assertIn("+int vmscan_edited;", two)
-        self.assertEqual(one, self.patch("1.patch"))
+        self.assertEqual(one, self.patch("one/0001-a.patch"))
         self.assertNotIn("tlb-rs-edited", two)
         # What was written back must give the same tree.
         edited = (self.tree / "mm/rmap.c").read_text()
@@ -1297,13 +1327,14 @@ class Built(Case):
     def test_refresh_lower_patch(self):
         self.sync()
         self.edit("mm/rmap.c", "first;", "first_edited;")
-        self.fails(("refresh", "--kdir", self.kdir, "--patch", "1.patch"), "also changed by 2.patch", "make edit PATCH=1.patch")
+        self.fails(("refresh", "--kdir", self.kdir, "--patch", "one/0001-a.patch"), "also changed by two/0001-b.patch",
+                   "make edit PATCH=one/0001-a.patch")
         self.edit("mm/rmap.c", "first_edited;", "first;")
-        self.ok("edit", "--kdir", self.kdir, "--patch", "1.patch")
-        self.fails(("tree", "--kdir", self.kdir), "1.patch is being edited", "make refresh PATCH=1.patch")
+        self.ok("edit", "--kdir", self.kdir, "--patch", "one/0001-a.patch")
+        self.fails(("tree", "--kdir", self.kdir), "one/0001-a.patch is being edited", "make refresh PATCH=one/0001-a.patch")
         self.edit("mm/rmap.c", "first;", "first_edited;")
-        self.ok("refresh", "--kdir", self.kdir, "--patch", "1.patch")
-        self.assertIn("+int first_edited;", self.patch("1.patch"))
+        self.ok("refresh", "--kdir", self.kdir, "--patch", "one/0001-a.patch")
+        self.assertIn("+int first_edited;", self.patch("one/0001-a.patch"))
         self.assertIn("second", (self.tree / "mm/rmap.c").read_text())
         self.sync()
 
@@ -1311,20 +1342,60 @@ class Built(Case):
         self.sync()
         self.edit("mm/vmscan.c", "line5;", "third;")
         self.fails(("refresh", "--kdir", self.kdir), "mm/vmscan.c", "PATCH=")
-        self.ok("refresh", "--kdir", self.kdir, "--patch", "3.patch")
-        self.assertIn("+int third;", self.patch("3.patch"))
-        self.assertEqual(["1.patch", "2.patch", "3.patch"], self.patch("series").split())
-        self.assertIn("--- a/mm/vmscan.c\n+++ b/mm/vmscan.c\n", self.patch("3.patch"))
+        for name, *says in (("c.patch", "PATCH=c.patch has no folder", "one/c.patch or two/c.patch"),
+                            ("three/c.patch", "no folder three in patches/order"),
+                            ("two/0003-c.patch", "at the end of its folder: PATCH=two/0002-c.patch"),
+                            ("two/c", "at the end of its folder: PATCH=two/0002-c.patch")):
+            self.fails(("refresh", "--kdir", self.kdir, "--patch", name), *says)
+        self.ok("refresh", "--kdir", self.kdir, "--patch", "two/c.patch")
+        self.assertIn("+int third;", self.patch("two/0002-c.patch"))
+        self.assertIn("--- a/mm/vmscan.c\n+++ b/mm/vmscan.c\n", self.patch("two/0002-c.patch"))
         self.sync()
-        self.fails(("refresh", "--kdir", self.kdir, "--patch", "4.patch"), "no edits")
-        self.assertEqual(["1.patch", "2.patch", "3.patch"], self.patch("series").split())
+        self.fails(("refresh", "--kdir", self.kdir, "--patch", "two/d.patch"), "no edits")
+        self.assertEqual(["one/0001-a.patch", "two/0001-b.patch", "two/0002-c.patch"], self.series())
+        self.fails(("edit", "--kdir", self.kdir, "--patch", "b.patch"), "no folder", "name it two/0001-b.patch")
+
+    def series(self):
+        """As the tree has it."""
+        return (self.tree / ".tlb-rs/patches/series").read_text().split()
+
+    def test_refresh_new_patch_in_between(self):
+        """At the end of a folder that is not the last."""
+        self.sync()
+        self.edit("mm/vmscan.c", "line5;", "between;")
+        self.ok("refresh", "--kdir", self.kdir, "--patch", "one/0002-between.patch")
+        self.assertEqual(["one/0001-a.patch", "one/0002-between.patch", "two/0001-b.patch"], self.series())
+        self.assertIn("+int between;", self.patch("one/0002-between.patch"))
+        # Of a file that a later folder changes.
+        self.edit("mm/rmap.c", "line9;", "above;")
+        refresh = ("refresh", "--kdir", self.kdir, "--patch", "one/above.patch")
+        self.fails(refresh, "mm/rmap.c is also changed by two/0001-b.patch",
+                   "'make edit PATCH=one/0002-between.patch'")
+        self.edit("mm/rmap.c", "above;", "line9;")
+        self.ok("edit", "--kdir", self.kdir, "--patch", "one/0001-a.patch")
+        self.edit("mm/rmap.c", "line9;", "above;")
+        self.fails(refresh, "one/0001-a.patch is being edited")
+        self.edit("mm/rmap.c", "above;", "line9;")
+        self.ok("refresh", "--kdir", self.kdir, "--patch", "one/0001-a.patch")
+        self.ok("edit", "--kdir", self.kdir, "--patch", "one/0002-between.patch")
+        self.edit("mm/rmap.c", "line9;", "above;")
+        self.ok(*refresh)
+        self.assertEqual(["one/0001-a.patch", "one/0002-between.patch", "one/0003-above.patch", "two/0001-b.patch"],
+                         self.series())
+        self.assertIn("+int above;", self.patch("one/0003-above.patch"))
+        self.assertNotIn("second", self.patch("one/0003-above.patch"))
+        after = (self.tree / "mm/rmap.c").read_text()
+        self.assertIn("second", after)
+        shutil.rmtree(self.repo / "build")
+        self.sync()
+        self.assertEqual(after, (self.tree / "mm/rmap.c").read_text())
 
     def test_unwritten_edit_stops_a_pop(self):
         self.sync()
         self.edit("mm/rmap.c", "second;", "second_edited;")
         self.sync()	# no change of the series: the edit is built as it is
-        write(self.repo, {"patches/1.patch": PATCH1.replace("first", "other")})
-        self.fails(("tree", "--kdir", self.kdir), "mm/rmap.c was edited", "make refresh PATCH=2.patch")
+        write(self.repo, {"patches/one/0001-a.patch": PATCH1.replace("first", "other")})
+        self.fails(("tree", "--kdir", self.kdir), "mm/rmap.c was edited", "make refresh PATCH=two/0001-b.patch")
 
 
 def names(suite):

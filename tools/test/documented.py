@@ -43,7 +43,8 @@ def source(tree):
     Without comments and strings.
     """
     files = [f for top in CODE for f in sorted((ROOT / top).rglob("*")) if f.suffix in (".c", ".h", ".rs")]
-    changed = (re.findall(r"^\+\+\+ b/(\S+\.[ch])$", f.read_text("utf-8"), re.M) for f in (ROOT / "patches").glob("*.patch"))
+    changed = (re.findall(r"^\+\+\+ b/(\S+\.[ch])$", f.read_text("utf-8"), re.M)
+               for f in (ROOT / "patches").glob("*/*.patch"))
     files += [tree / name for name in sorted({name for names in changed for name in names})]
     return "\n".join(PROSE.sub(" ", f.read_text(encoding="utf-8")) for f in files)
 

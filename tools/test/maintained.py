@@ -16,7 +16,7 @@ STATUS = "Orphan"
 
 def sections(tree, root=ROOT):
     """{title: its lines}, of those that the series adds."""
-    added = {title for patch in (root / "patches").glob("*MAINTAINERS*.patch")
+    added = {title for patch in (root / "patches").glob("*/*MAINTAINERS*.patch")
              for title in re.findall(r"^\+([A-Z][A-Z].*)$", patch.read_text(encoding="utf-8"), re.M)}
     parts = ((tree / "MAINTAINERS").read_text(encoding="utf-8")).split("\n\n")
     parts = (part.strip("\n").partition("\n") for part in parts)

@@ -259,10 +259,10 @@ def style(suite):
         suite.check(f"{letter.relative_to(sent)} says what to add to MAINTAINERS", "adds M: there, and another S:" in says)
     for kver in source.KVERS:
         applies(suite, kver)
-    forgotten = uncompared((ROOT / "patches").glob("*.patch"))
+    forgotten = uncompared(f for _, f in overlay.patch_files())
     suite.check("what is changed is compared with stock", not forgotten, ", ".join(sorted(forgotten)))
     missing = [str(f) for f in tracked() if "SPDX-License-Identifier: GPL-2.0" not in f.read_text(errors="replace")[:400]
-               and f.name != "series" and f.suffix not in (".patch", ".txt")]
+               and f.suffix not in (".patch", ".txt")]
     suite.check("SPDX line on every file", not missing, " ".join(missing))
 
 
@@ -874,7 +874,7 @@ def docs(suite):
     src = tree()
     ours = {str(Path(f).relative_to("Documentation").with_suffix("")) for f in overlay.overlay_files()
             if f.startswith("Documentation/")}
-    for patch in (ROOT / "patches").glob("*.patch"):
+    for _, patch in overlay.patch_files():
         found = re.findall(r"^\+\+\+ b/Documentation/(\S+)\.\w+$", patch.read_text(encoding="utf-8"), re.M)
         ours |= {f for f in found if not f.endswith("/index")}
 

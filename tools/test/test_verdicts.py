@@ -267,7 +267,7 @@ class Documented(unittest.TestCase):
                        "    fn helper() {\n    }\n    // #[test]\n    fn no_more() {}\n}\n",
             "tools/testing/selftests/mm/migrc_file.c":
                 '{ "verity", run },\n{ .name = "punch", },\nset("truncate", 1);\n',
-            "tools/testing/selftests/mm/tlb_rs_abuse.c": '\t{ "generation", run },\n', "patches/0.patch": ""}
+            "tools/testing/selftests/mm/tlb_rs_abuse.c": '\t{ "generation", run },\n', "patches/x/0.patch": ""}
 
     def setUp(self):
         root = Path(self.enterContext(tempfile.TemporaryDirectory()))
