@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0
 """The overlay and the series of patches as commits that git am takes, one series for each mechanism.
 
-patches/commits says which new files and options arrive with which patch, patches/*/0000-cover what the cover letters
-say.
+A patch says in its description which new files arrive with it, and which options of Kconfig.rust:
+
+    Adds: mm/migrc/ include/trace/events/migrc.h MIGRC
+
+Names may have stars, and what ends with a slash is all below it. patches/*/0000-cover is what the cover letters say.
+
+The option of tlb_batch comes before its hooks, each of which is complete by itself; those of migrc and hvo come when all
+hooks that they need are there. So each commit can be built and booted.
 """
 
-import configparser
 import fnmatch
 import os
 import re
@@ -24,29 +29,37 @@ KCONFIG = "mm/Kconfig.rust"
 
 # ---- what arrives when
 
+def head_of(data):
+    """The description in a patch file, in front of the diff."""
+    return data[:re.search(r"^(---\n|Index: |diff |--- )", data, re.M).start()]
+
+
 def plan(root=ROOT, want=lambda name: True):
     """[(mechanism, patch, its file, [new files], {options})], in the order of the series.
 
     want: see overlay.needed()
     """
-    table = configparser.ConfigParser(delimiters="=", comment_prefixes="#", interpolation=None)
-    table.optionxform = str
-    source = root / "patches/commits"
-    table.read(source, encoding="utf-8")
-    left, steps = set(overlay.overlay_files(root)), []
+    files, brings, steps, options = overlay.overlay_files(root), {}, [], set()
     for name, file in overlay.patch_files(root, want):
-        mechanism = name.split("/", maxsplit=1)[0]
-        if mechanism not in table or name not in table[mechanism]:
-            raise Fail(f"{source} does not say what arrives with {name}")
-        words = table[mechanism][name].split()
-        globs = [w for w in words if "/" in w]
-        new = sorted(f for f in left if any(fnmatch.fnmatch(f, g) for g in globs))
-        if idle := [g for g in globs if not fnmatch.filter(new, g)]:
-            raise Fail(f"{source}: no new file is {', '.join(idle)} of {name}, or an earlier commit has it")
-        left -= set(new)
-        steps.append((mechanism, name, file, new, set(words) - set(globs)))
-    if left:
-        raise Fail(f"{source} does not say in which commit these arrive: {', '.join(sorted(left))}")
+        head = head_of(file.read_text(encoding="utf-8", errors="surrogateescape"))
+        words = [w for line in re.findall(r"^Adds:(.*)", head, re.M) for w in line.split()]
+        new = []
+        for glob in (w for w in words if "/" in w):
+            found = fnmatch.filter(files, glob + "*" * glob.endswith("/"))
+            if not found:
+                raise Fail(f"Adds: of {name} has {glob}, but there is no such new file")
+            new += found
+        for f in new:
+            if f in brings:
+                raise Fail(f"{f} is in two Adds:, of {brings[f]} and of {name}")
+            brings[f] = name
+        more = {w for w in words if "/" not in w}
+        if twice := more & options:
+            raise Fail(f"{', '.join(sorted(twice))} is in Adds: of {name}, and of a patch before it")
+        options |= more
+        steps.append((name.split("/", maxsplit=1)[0], name, file, sorted(new), more))
+    if left := sorted(set(files) - set(brings)):
+        raise Fail(f"no patch says \"Adds: {' '.join(left)}\" in its description")
     return steps
 
 
@@ -152,11 +165,10 @@ class Repo:
 
 def described(name, data):
     """(author, if it has one, for git's environment, message) of a patch file, whose diff follows its description."""
-    m = re.search(r"^(---\n|Index: |diff |--- )", data, re.M)
-    head = data[:m.start()]
+    head = head_of(data)
     subject = re.findall(r"^Subject: (?:\[[^]]*\] *)?(.*)", head, re.M) or \
         [re.sub(r"^\d+-|\.patch$", "", Path(name).name)]
-    body = re.sub(r"^(From|Subject|Date): .*\n|^From [0-9a-f]{40} .*\n", "", head, flags=re.M).strip()
+    body = re.sub(r"^(From|Subject|Date|Adds):.*\n|^From [0-9a-f]{40} .*\n", "", head, flags=re.M).strip()
     author = re.search(r"^From: (?P<GIT_AUTHOR_NAME>.*) <(?P<GIT_AUTHOR_EMAIL>.*)>", head, re.M)
     return author.groupdict() if author else {}, f"{subject[0]}\n\n{body}\n"
 
@@ -192,7 +204,7 @@ def add_commits(repo, steps, ver, root):
         repo.commit(message, env=author)
     for f, src in files.items():
         if (repo.path / f).read_bytes() != src.read_bytes():
-            raise Fail(f"{root / 'patches/commits'} leaves out a part of {f}: an option, or what an object is made of")
+            raise Fail(f"no Adds: brings all of {f}: an option is missing, or what an object is made of")
 
 
 def series(out, tree, root=ROOT):

@@ -998,11 +998,8 @@ config OURS
 config OURS_DEBUG
 	bool
 """
-COMMITS = """[one]
-one/0001-a.patch = mm/Kconfig.rust mm/tlb_batch/Makefile mm/tlb_batch/lib.rs OURS
-[two]
-two/0001-b.patch = mm/tlb_batch/debug.c OURS_DEBUG
-"""
+ADDS1 = "Adds: mm/Kconfig.rust mm/tlb_batch/Makefile\nAdds: mm/tlb_batch/*.rs OURS\n"
+ADDS2 = "Adds: mm/tlb_batch/debug.c OURS_DEBUG\n"
 
 
 class Series(Case):
@@ -1011,7 +1008,8 @@ class Series(Case):
     def setUp(self):
         super().setUp()
         write(self.repo, {
-            "patches/commits": COMMITS, "patches/two/0001-b.patch": PATCH2.split("\n", 1)[1],    # without a description
+            "patches/one/0001-a.patch": PATCH1.replace("\n", f"\n\nText.\n\n{ADDS1}", 1),
+            "patches/two/0001-b.patch": ADDS2 + PATCH2.split("\n", 1)[1],    # without a description
             "Kconfig.rust": KCONFIG, "mm/tlb_batch/debug.c": "int debug;\n",
             "mm/tlb_batch/Makefile": "obj-$(CONFIG_OURS) += all.o\nall-y := lib.o\n"
                                      "all-$(CONFIG_OURS_DEBUG) += debug.o\n",
@@ -1056,6 +1054,7 @@ class Series(Case):
         self.ok("series", "--kdir", self.kdir, "--out", self.out)
         commits = self.am(self.kdir, self.out)
         self.assertEqual("stock\nmm: first\nb\n", self.git("log", "--reverse", "--format=%s"))
+        self.assertEqual("mm: first\n\nText.\n\n", self.git("log", "-1", "--format=%B", commits[1]))
         first = self.git("show", f"{commits[1]}:mm/Kconfig.rust")
         self.assertEqual(KCONFIG[:KCONFIG.index("\n# What")], first)
         self.assertEqual("obj-$(CONFIG_OURS) += all.o\nall-y := lib.o\n",
@@ -1078,8 +1077,7 @@ class Series(Case):
 
     def test_fix_that_the_tree_has(self):
         third = PATCH2.replace("second", "third").replace("line28", "line33").replace("line29", "line34")
-        write(self.repo, {"patches/commits": COMMITS + "two/0002-c.patch =\n",
-                          "patches/two/0002-c.patch": third.replace("line30", "line35").replace("line31", "line36")
+        write(self.repo, {"patches/two/0002-c.patch": third.replace("line30", "line35").replace("line31", "line36")
                           .replace("-29,4 +30,5", "-34,4 +36,5"),
                           "patches/fixes": "[two/0002-c.patch]\nmm/rmap.c = int line34; int line35;\n"})
         for text, patches in ((RMAP, 2), (RMAP.replace("int line35;", "int theirs;\nint line35;"), 1)):
@@ -1100,15 +1098,16 @@ class Series(Case):
     def test_errors(self):
         args = ("series", "--kdir", self.kdir, "--out", self.out)
         write(self.repo, {"mm/tlb_batch/new.h": ""})
-        self.fails(args, "mm/tlb_batch/new.h", "patches/commits")
+        self.fails(args, 'no patch says "Adds: mm/tlb_batch/new.h"')
         (self.repo / "mm/tlb_batch/new.h").unlink()
-        write(self.repo, {"patches/commits": COMMITS.replace(" OURS_DEBUG", "")})
-        self.fails(args, "leaves out a part of mm/Kconfig.rust")
-        write(self.repo, {"patches/commits": COMMITS.replace("debug.c", "debug.c mm/tlb_batch/none.c")})
-        self.fails(args, "no new file is mm/tlb_batch/none.c of two/0001-b.patch")
-        write(self.repo, {"patches/commits": COMMITS.replace("two/0001-b.patch", "two/0002-c.patch")})
-        self.fails(args, "does not say what arrives with two/0001-b.patch")
-        write(self.repo, {"patches/commits": COMMITS, "README.md": "# Ours\n"})
+        second = (self.repo / "patches/two/0001-b.patch").read_text()
+        for old, new, *says in ((" OURS_DEBUG", "", "no Adds: brings all of mm/Kconfig.rust"),
+                                ("debug.c", "none.c", "Adds: of two/0001-b.patch has mm/tlb_batch/none.c"),
+                                ("debug.c", "", "mm/tlb_batch/Makefile is in two Adds:, of one/0001-a.patch and of two/"),
+                                ("OURS_DEBUG", "OURS", "OURS is in Adds: of two/0001-b.patch, and of a patch before")):
+            write(self.repo, {"patches/two/0001-b.patch": second.replace(old, new)})
+            self.fails(args, *says)
+        write(self.repo, {"patches/two/0001-b.patch": second, "README.md": "# Ours\n"})
         self.fails(args, "patches/one/0000-cover", "README.md", "no section 'Figures'")
         write(self.kdir, {"mm/rmap.c": RMAP.replace("line29", "other")})
         self.fails(args, "patch two/0001-b.patch does not apply", "mm/rmap.c")
