@@ -61,7 +61,7 @@ class Asking(unittest.TestCase):
         if not shutil.which(selftests.initramfs.compiler("arm64")[0]):
             self.skipTest("no compiler here")
         with tempfile.TemporaryDirectory() as name, mock.patch.object(selftests, "OUT", Path(name)), \
-                mock.patch.object(selftests.source, "linux", return_value=("7.3", Path(name) / "linux")), \
+                mock.patch.object(selftests.source, "linux", return_value=Path(name) / "linux"), \
                 mock.patch.object(selftests, "copy_tree"), mock.patch.object(selftests.common, "output", return_value=""), \
                 self.assertRaisesRegex(selftests.common.Fail, "make cannot list the mm selftests"):
             selftests.build("arm64", "7.3", ["cow"])
