@@ -305,7 +305,7 @@ def tools(suite):
     for name, file in (("bench arithmetic", "bench/test_bench"), ("selftests comparison", "selftests/test_selftests"),
                        ("soak's arithmetic", "soak/test_soak"), ("tlbstat on canned files", "tlbstat/test_tlbstat"),
                        ("verdicts of make test and matrix", "test/test_verdicts"), ("fresh systems", "test/test_fresh"),
-                       ("recipes", "recipes/test_recipes"),
+                       ("recipes", "recipes/test_recipes"), ("lines of code", "check/test_size"),
                        ("verdict of make run", "report/test_run"), ("guest runner", "guest/test_guest")):
         suite.unittest(name, f"tools/{file}.py")
     suite.ktap("build tool errors", sys.executable, "tools/kernel/test_kernel.py")
