@@ -33,7 +33,8 @@ help:
 #:
 #:   make run                 build stock and tlb-rs, boot both, print the comparison
 #:   make test                all suites but those below; ends with "N passed, N failed"; V=1 shows what passed, too;
-#:                            SUITE='style tools': only these. By name only, for the time that they take:
+#:                            SUITE='style tools': only these; ARCH=: only this architecture. By name only, for the
+#:                            time that they take:
 #:                            SUITE=sabotage_all: every rule removed, of which make test has some: see make sabotage
 #:                            SUITE=debug: KUnit, the guest programs and sabotage_all under generic KASAN and lockdep
 #:                            SUITE=pages: arm64 kernels with pages of 16 and 64 KiB
@@ -42,7 +43,7 @@ help:
 #:                            SUITE=fs: migrc on xfs, btrfs, erofs and squashfs
 #:                            SUITE=stock: tlbstat on kernels without tlb-rs
 #:                            SUITE=docs: make htmldocs, if Sphinx is there
-#:                            SUITE=commits: each commit of make series, built and booted; ARCH=: there only
+#:                            SUITE=commits: each commit of make series, built and booted
 #:                            SUITE=recipes: bpftrace and perf, as the administrator's guide has them
 #:                            SUITE=chroot: all of it in a minimal Debian 12, some in 13, with nothing installed by hand;
 #:                            as root. CHROOT=bookworm|trixie INNER='style boot': only there, only these

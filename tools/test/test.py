@@ -5,7 +5,7 @@
 usage: test.py [SUITE...]     (make test SUITE="style kunit"; default: all but debug, pages, fs, hvo, abuse,
                                               stock, recipes, docs, commits, chroot, sabotage_all)
 
-What passed is in build/test/SUITE.txt; V=1 prints it, too.
+What passed is in build/test/SUITE.txt; V=1 prints it, too. ARCH= chooses one architecture.
 """
 
 import contextlib
@@ -81,6 +81,7 @@ class Suite:
     def __init__(self, name):
         self.name, self.passed, self.failed, self.skipped = name, 0, [], []
         self.names = set()  # of what passed
+        self.left_out = False   # whether ARCH= has left something out
         self.start = time.monotonic()
         self.log = (LOGS / f"{name}.txt").open("w", encoding="utf-8")
         print(f"\n== {name}, after {(self.start - BEGIN) / 60:.0f} minutes", flush=True)
@@ -140,10 +141,24 @@ class Suite:
             self.say("\n".join(p.stdout.splitlines()[-40:]))
 
     def done(self):
-        if not self.passed and not self.failed:
+        if not self.passed and not self.failed and not self.left_out:
             self.check(f"{self.name} ran", False, "no test was run")
         print(f"{self.name}: {self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} skipped, "
               f"{time.monotonic() - self.start:.0f} s", flush=True)
+
+
+def chosen(suite, *arches):
+    """Of these architectures, or of all: those of this run. ARCH= chooses one; the others are skipped."""
+    only = os.environ.get("ARCH")
+    if only:
+        common.one_of("ARCH", only, ARCHES)
+    arches = arches or ARCHES
+    for arch in arches:
+        if only and arch != only:
+            suite.left_out = True
+            if arch not in suite.skipped:
+                suite.skip(arch, f"ARCH={only}")
+    return [arch for arch in arches if not only or arch == only]
 
 
 def make(*words):
@@ -344,7 +359,7 @@ def asked(suite, name, arch, variant, job, absent=(), **options):
 def off(suite):
     """With every option of ours off, the compiler must produce what it produces from stock."""
     objdump = toolchain.llvm_tool("llvm-objdump")
-    for arch in ARCHES:
+    for arch in chosen(suite):
         objects = OBJECTS[arch]
         tops, built = [], True
         for variant in ("stock-objects", "off-objects"):
@@ -356,6 +371,8 @@ def off(suite):
             continue
         for obj, what in compiled_out.differences(objdump, *tops, objects):
             suite.check(f"{arch} {obj} as stock", what is None, what or "")
+    if not chosen(suite, "x86_64"):
+        return
     # A kernel for 32 bits, where nothing of ours can be chosen: what the series does to headers must not stop a build.
     out = ROOT / "build" / KVER / "i386-objects"
     make, env = kernel_tool.maker(tree(), out, "i386")
@@ -375,7 +392,7 @@ def runner(suite):
     Of arm64 only, because that takes 45 s already: what differs by architecture is the machine, which the other suites
     boot. The image is theirs, too.
     """
-    if kernel(suite, "arm64", IMAGE):
+    if chosen(suite, "arm64") and kernel(suite, "arm64", IMAGE):
         suite.unittest("guest runner, arm64 guests", "tools/guest/test_guest.py", "BootArm64", must=True,
                        GUEST_KERNEL_arm64=str(guest.kernel_path("arm64", IMAGE, KVER)))
 
@@ -388,7 +405,7 @@ LOOK_UPS = {"mm/gup.o": ("try_grab_folio_fast",),
 
 def kunit(suite):
     """The images run the suites at boot, on 4 CPUs; kunit.py reads the log."""
-    for arch in ARCHES:
+    for arch in chosen(suite):
         if not kernel(suite, arch, IMAGE):
             continue
         for obj in compiled_out.NOINSTR if arch == "arm64" else ():
@@ -552,7 +569,7 @@ def watched(suite, arch, variant):
 
 def programs(suite):
     """The guest programs on those images: switch on and off, the oracle watching every access."""
-    for arch in ARCHES:
+    for arch in chosen(suite):
         if not kernel(suite, arch, IMAGE):
             continue
         with side_by_side(arch) as start:
@@ -667,8 +684,10 @@ def removed(suite, matrix, arch, options, removals):
 
 def remove(suite, **every):
     """Remove the rules of architectures one after the other, all or some; print the matrix."""
-    matrix = sabotage_table.Matrix({s.name: (s.names, s.failed, s.skipped) for s in DONE})
-    for arch, complete in every.items():
+    # What is proved by a test of one architecture was not run where ARCH= has left that out.
+    matrix = sabotage_table.Matrix({s.name: (s.names, s.failed, s.skipped) for s in DONE if not s.left_out})
+    for arch in chosen(suite, *every):
+        complete = every[arch]
         if not kernel(suite, arch, IMAGE):
             continue
         with side_by_side(arch) as start:
@@ -694,13 +713,14 @@ def sabotage(suite):
 
     One rule for each; sabotage_all has the rest. No rule may be without a removal, or a reason, in either."""
     remove(suite, arm64=False, x86_64=False)
-    not_a_rule(suite, "arm64")
+    for arch in chosen(suite, "arm64"):
+        not_a_rule(suite, arch)
 
 
 def sabotage_all(suite):
     """All rules on both."""
     remove(suite, arm64=True, x86_64=True)
-    for arch in ARCHES:
+    for arch in chosen(suite):
         not_a_rule(suite, arch)
 
 
@@ -763,7 +783,7 @@ def other_cpu(suite, cpu, ranges):
 
 def counts(suite):
     """Counts are gates: what the work may cost, in executed instructions; on x86_64, in flushes."""
-    for arch in ARCHES:
+    for arch in chosen(suite):
         if not kernel(suite, arch, IMAGE):
             continue
         with side_by_side(arch) as start:
@@ -788,7 +808,7 @@ def debug(suite):
 
 def pages(suite):
     """arm64 with other pages than 4 KiB: the same programs, one PMD-sized folio."""
-    for variant in ("16k", "64k"):
+    for variant in ("16k", "64k") if chosen(suite, "arm64") else ():
         if kernel(suite, "arm64", variant):
             boot(suite, f"pages of {variant}", "arm64", variant,
                  "tlb_batch_thp_split --thps 1 && tlb_batch_move_bench --pages 512 && "
@@ -802,7 +822,7 @@ def pages(suite):
 
 def hvo(suite):
     """An arm64 kernel that gives back struct pages from boot by default, and has no broadcast of the GIC."""
-    if not kernel(suite, "arm64", "hvo-on"):
+    if not chosen(suite, "arm64") or not kernel(suite, "arm64", "hvo-on"):
         return
     # The first case finds what the boot has left, and so does not turn anything on.
     asked(suite, "hvo, on by default", "arm64", "hvo-on", "set -e\nhvo_pool --case race\nhvo_pool", ("switch",), mem="6G",
@@ -820,7 +840,7 @@ XFS_BROKEN = [r.command for r in sabotage_table.REMOVALS
 
 def fs(suite):
     """migrc on other filesystems than ext4: three that opted in, with and without the rules, and one that did not."""
-    for arch in ARCHES:
+    for arch in chosen(suite):
         if not kernel(suite, arch, "fs"):
             continue
         program = f"migrc_file --rounds {MIGRC_ROUNDS}"
@@ -840,14 +860,14 @@ def fs(suite):
 
 def abuse(suite):
     """Attempts to make it overflow, fill up, stall or leak: longer than in programs, and with 10,000 sharers of a page."""
-    for arch in ARCHES:
+    for arch in chosen(suite):
         if kernel(suite, arch, IMAGE):
             boot(suite, "abuse, long", arch, IMAGE, "tlb_rs_abuse --seconds 30 --processes 10000", mem="6G", timeout=3600)
 
 
 def stock(suite):
     """What tlbstat shows of a kernel without tlb-rs."""
-    for arch in ARCHES:
+    for arch in chosen(suite):
         if kernel(suite, arch, "stock"):
             watched(suite, arch, "stock")
 
@@ -855,7 +875,7 @@ def stock(suite):
 def recipes(suite):
     """The commands of the administrator's page on TLB maintenance, with the bpftrace and perf of the distribution."""
     text = page.PAGE.read_text(encoding="utf-8")
-    for arch in ARCHES:
+    for arch in chosen(suite):
         if not kernel(suite, arch, "trace"):
             continue
         with tempfile.TemporaryDirectory() as tmp:
@@ -902,14 +922,7 @@ COMMIT = "[ ! -e /sys/kernel/debug/hvo/verify ] || hvo_pool --case pool --rounds
 
 def commits(suite):
     """Each commit of the exported series builds without a warning, boots, and passes the KUnit suites that it has."""
-    only = os.environ.get("ARCH")
-    if only:
-        common.one_of("ARCH", only, ARCHES)
-    for arch in ARCHES:
-        if only and arch != only:
-            suite.skip(arch, f"ARCH={only}")
-            continue
-
+    for arch in chosen(suite):
         def kunit_passes(name):
             result = boot(suite, f"commit {name.replace('/', '-')}", arch, exported.VARIANT, COMMIT, cases=False, append="")
             config = guest.kernel_path(arch, exported.VARIANT, KVER).parent / ".config"

@@ -453,6 +453,58 @@ class Interrupted(OfSuite):
         self.assertIn("\n1 passed, 1 failed\n", said.getvalue())
 
 
+class OneArchitecture(OfSuite):
+    """make test ARCH=arm64"""
+
+    def run_with(self, arch, function, suite):
+        """The architectures of which this suite builds kernels; none can be built."""
+        with mock.patch.dict("os.environ", {"ARCH": arch}), \
+                mock.patch.object(suites, "kernel", side_effect=lambda _, arch, *__: False) as kernel, \
+                mock.patch.object(suites, "boot"):
+            function(suite)
+        return [call.args[1] for call in kernel.mock_calls]
+
+    def test_loops(self):
+        for function in (suites.kunit, suites.programs, suites.counts, suites.fs, suites.abuse, suites.stock, suites.recipes):
+            for only, want, skipped in (("", ["arm64", "x86_64"], []), ("arm64", ["arm64"], ["x86_64"]),
+                                        ("x86_64", ["x86_64"], ["arm64"])):
+                suite = self.make("s")
+                self.assertEqual((self.run_with(only, function, suite), suite.skipped), (want, skipped), function.__name__)
+
+    def test_of_one(self):
+        """A suite of the other architecture has nothing to do, and has not failed."""
+        for function in (suites.runner, suites.pages, suites.hvo):
+            suite = self.make("s")
+            self.assertEqual(self.run_with("x86_64", function, suite), [])
+            suite.done()
+            self.assertEqual((suite.failed, suite.skipped), ([], ["arm64"]), function.__name__)
+            self.assertIn("arm64", self.run_with("arm64", function, self.make("s")))
+
+    def test_nothing_ran(self):
+        """Without ARCH=, that is a failure."""
+        with mock.patch.dict("os.environ", {"ARCH": ""}):
+            self.assertEqual(suites.chosen(self.suite), ["arm64", "x86_64"])
+        self.suite.done()
+        self.assertEqual(self.suite.failed, ["s ran"])
+
+    def test_unknown(self):
+        with mock.patch.dict("os.environ", {"ARCH": "riscv"}), self.assertRaisesRegex(suites.Fail, "ARCH=riscv: one of arm64"):
+            suites.chosen(self.suite)
+
+    def test_proofs(self):
+        """A proof that is a test of the other architecture is not missed; those that ran are looked at."""
+        programs, verify = self.make("programs"), self.make("verify")
+        suites.DONE[:] = [verify, programs]
+        for only, want in (("x86_64", {"verify"}), ("", {"verify", "programs"})):
+            with mock.patch.dict("os.environ", {"ARCH": only}), mock.patch.object(sabotage, "Matrix") as matrix, \
+                    mock.patch.object(suites, "kernel", lambda *_: False):
+                matrix.return_value.lines.return_value = ([], {})
+                programs.left_out = False
+                suites.chosen(programs)
+                suites.remove(self.suite, arm64=False, x86_64=False)
+            self.assertEqual(set(matrix.call_args.args[0]), want)
+
+
 class Clippy(OfSuite):
     def test_absent(self):
         """A distribution may have none for its rustc; whoever has rustup, or could have installed it, has forgotten it."""
