@@ -6,7 +6,8 @@ usage: size.py [--check] [--files]     --check: exit status 1 if a limit is exce
 
 A line of code has something else than blanks and comments. Tests, debugging and fault injection are counted apart:
 files that a Makefile builds only for such an option, what is compiled only for one, and the empty functions that
-stand in for it otherwise. patches/commits says which files belong to a mechanism; irq-gic-v3 is one of its own here.
+stand in for it otherwise. The lines Adds: of the patches say which files belong to a mechanism; irq-gic-v3 is one of
+its own here.
 "Added" are the lines that the series adds to existing C files and that no later patch replaces.
 """
 
