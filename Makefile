@@ -22,7 +22,7 @@ guest_options = --arch $(ARCH) --kernel $(IMAGE) $(if $(CPU),--cpu '$(CPU)') $(i
 	$(if $(TIMEOUT),--timeout $(TIMEOUT))
 
 # What is built from KDIR= has a directory of its own.
-ifneq ($(and $(KDIR),$(filter boot shell run test bench selftests soak sabotage matrix,$(MAKECMDGOALS))),)
+ifneq ($(and $(KDIR),$(filter boot shell run test check bench selftests soak sabotage matrix,$(MAKECMDGOALS))),)
 $(error these take no KDIR=: make kernel KDIR=dir prints where its image is, and make boot KVER=7.3-kdir boots that)
 endif
 
@@ -48,6 +48,7 @@ help:
 #:                            SUITE=chroot: all of it in a minimal Debian 12, some in 13, with nothing installed by hand;
 #:                            as root. CHROOT=bookworm|trixie INNER='style boot': only there, only these
 #:                            SUITE=abuse: attempts to make it overflow, fill up, stall or leak, at length
+#:   make check               of these what needs neither a kernel build nor a guest: SUITE='style tools verify size'
 #:   make sabotage            every rule removed, one after the other, on both architectures: prints which test
 #:                            saw it; before that the intact kernel
 #:   make matrix              other kernels: what distributions build, KASAN and lockdep, KCSAN, KFENCE, PREEMPT_RT, memory
@@ -120,6 +121,9 @@ shell: $(IMAGE) $(plugin)
 run test bench selftests soak: setup
 	@$(PYTHON) tools/$(if $(filter run,$@),report/run,$@/$@).py
 
+check: setup
+	@SUITE="style tools verify size" $(PYTHON) tools/test/test.py
+
 sabotage: setup
 	@SUITE="verify programs sabotage_all" $(PYTHON) tools/test/test.py
 
@@ -164,5 +168,5 @@ clean:
 distclean:
 	rm -rf build
 
-.PHONY: help kernel boot initrd shell run test bench selftests soak sabotage matrix coverage guest-tools meter programs \
+.PHONY: help kernel boot initrd shell run test check bench selftests soak sabotage matrix coverage guest-tools meter programs \
 	doctor setup source edit refresh apply unapply series deb deb-config clean distclean

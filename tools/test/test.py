@@ -327,6 +327,14 @@ def tools(suite):
     suite.ktap("LAVA", sys.executable, "ci/lava/check.py")
 
 
+def size(suite):
+    """Lines of code of each mechanism. The limits are goals: what exceeds them is in the log."""
+    p = suite.command("lines of code are counted", sys.executable, "tools/check/size.py")
+    table, _, rest = p.stdout.partition("\n\n")
+    suite.say(table)
+    suite.say(rest, show=False)
+
+
 def verify(suite):
     p = suite.command("build", "cargo", "test", "--no-run", "--release", cwd=ROOT / "verify")
     if p.returncode:
@@ -954,7 +962,7 @@ def filesystem(suite, arch, name, disk, commands, absent=(), **options):
     asked(suite, name, arch, "fs", "\n".join(["set -e", *commands]), absent, disk=disk, timeout=900, **options)
 
 
-SUITES = {f.__name__: f for f in (style, tools, verify, off, runner, counts, kunit, programs, sabotage)}
+SUITES = {f.__name__: f for f in (style, tools, verify, size, off, runner, counts, kunit, programs, sabotage)}
 # For the time that they take.
 ON_DEMAND = {f.__name__: f for f in (debug, pages, fs, hvo, abuse, stock, recipes, docs, commits, chroot, sabotage_all)}
 

@@ -505,6 +505,17 @@ class OneArchitecture(OfSuite):
             self.assertEqual(set(matrix.call_args.args[0]), want)
 
 
+class Size(OfSuite):
+    def test_shown(self):
+        """The table is shown, what is too long is in the log."""
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            suites.size(self.suite)
+        self.assertEqual((self.suite.passed, self.suite.failed), (1, []))
+        self.assertRegex(said.getvalue(), r"\ntlb_batch +\d")
+        self.assertNotIn("columns", said.getvalue())
+        self.assertIn("columns", Path(self.suite.log.name).read_text(encoding="utf-8"))
+
+
 class Clippy(OfSuite):
     def test_absent(self):
         """A distribution may have none for its rustc; whoever has rustup, or could have installed it, has forgotten it."""
