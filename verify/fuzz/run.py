@@ -50,11 +50,13 @@ def copy_with_errors(root):
     for part in ("verify/src", "verify/fuzz"):
         shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("target", "corpus", "artifacts"))
     shutil.copy(ROOT / "verify/Cargo.toml", root / "verify")
+    for name in re.findall(r'path = "\.\./\.\./(\S+\.rs)"', (ROOT / "verify/src/lib.rs").read_text(encoding="utf-8")):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, root / name)
     for name, right, wrong in ERRORS.values():
         text = (ROOT / name).read_text(encoding="utf-8")
         if text.count(right) != 1:
             sys.exit(f"run.py: {name} has no single '{right}' to break")
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text.replace(right, wrong), encoding="utf-8")
 
 
