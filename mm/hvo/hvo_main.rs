@@ -194,7 +194,6 @@ impl<'a> Prepared<'a> {
     unsafe fn commit(self, mandatory: bool) -> usize {
         let mut stop = self.params.strategy == bindings::hvo_strategy_HVO_STOP_MACHINE;
         let streak = Streak::from_raw(STREAK.load(Relaxed));
-        let retries = streak.retries(self.params.retries);
         let mut attempts = Attempts::default();
         let mut inside = false;
         let mut units = 0;
@@ -218,6 +217,8 @@ impl<'a> Prepared<'a> {
 
             // SAFETY: By the safety requirements.
             if let Err(miss) = unsafe { self.change(&self.runs[at..next], window.work, stop) } {
+                let retries = streak.retries(miss, self.params.retries);
+
                 // A unit that was begun has to be finished.
                 match attempts.after(miss, retries, mandatory || inside) {
                     // Not with threads a second time: who keeps the lock may wait for this.

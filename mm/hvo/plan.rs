@@ -241,11 +241,13 @@ impl Streak {
         Self(plans)
     }
 
-    /// The retries of the next plan, of those that a user has asked for.
-    pub const fn retries(self, asked: u32) -> u32 {
-        match asked.checked_shr(self.0) {
-            Some(retries) => retries,
-            None => 0,
+    /// The retries after `miss`, of those that a user has asked for.
+    ///
+    /// CPU hotplug is over at some time, whatever was missed before: it gets all of them.
+    pub fn retries(self, miss: Miss, asked: u32) -> u32 {
+        match miss {
+            Miss::Cancelled => asked.checked_shr(self.0).unwrap_or(0),
+            Miss::Hotplug | Miss::Locked => asked,
         }
     }
 
