@@ -253,9 +253,9 @@ const _: () = {
 ///
 /// `walk` must be that of the current task, and nobody else have a reference to it.
 unsafe fn walk_of<'a>(walk: *mut bindings::migrc_walk) -> &'a mut Walk {
-    // SAFETY: The fields are those of `Walk`, as asserted above. Only the current task uses them, by
-    // the safety requirements: C clears `mixed` between two walks, and nothing that is called while
-    // the reference exists comes back here or looks at them.
+    // SAFETY: The fields are those of `Walk`, as asserted above. By the safety requirements, only
+    // the current task uses them: C clears `mixed` between two walks, and nothing that is called
+    // while the reference exists looks at them.
     unsafe { &mut *walk.cast::<Walk>() }
 }
 
