@@ -24,65 +24,13 @@ struct zone;
 /* What mm/hvo/ shares with mm/hugetlb_vmemmap.c. */
 #define hvo_visible
 
-/* Who asks for the changes of a plan. */
-enum hvo_reason {
-	HVO_SPLIT,		/* blocks that map vmemmap become page tables */
-	HVO_OPTIMIZE,
-	HVO_RESTORE,
-	HVO_DEMOTE,		/* one optimised folio becomes several smaller ones */
-	NR_HVO_REASONS
-};
-
-enum hvo_strategy {
-	HVO_PAUSE,		/* and stop_machine() if CPUs do not stop in time */
-	HVO_STOP_MACHINE,
-	HVO_PERFOLIO,		/* as HVO_PAUSE, but each page table of a folio by itself */
-	HVO_UNSAFE,		/* no break-before-make at all, as on other architectures */
-};
-
-/* Parameters, see hvo_shim.c. */
-struct hvo_params {
-	enum hvo_strategy strategy;
-	unsigned int max_entries;
-	unsigned int budget_us;
-	unsigned int ack_timeout_us;
-	unsigned int duty_pct;
-	unsigned int retries;
-};
-
-/* One pause, or an attempt. */
-struct hvo_event {
-	enum hvo_reason reason;
-	unsigned int cpus;
-	unsigned int entries;
-	unsigned int copies;
-	int missing;
-	bool stopped;		/* in threads */
-	u64 ack_ns;
-	u64 paused_ns;
-};
-
-struct hvo_plan;
-
-/* mm/hvo/hvo_main.rs */
-struct hvo_plan *hvo_plan_new(unsigned long runs);
-int hvo_plan_add(struct hvo_plan *plan, const struct hvo_run *run, bool last);
-void hvo_plan_abort(struct hvo_plan *plan);
-unsigned long hvo_plan_commit(struct hvo_plan *plan, enum hvo_reason reason, bool mandatory);
-void hvo_plan_free(struct hvo_plan *plan);
-
 /* mm/hvo/hvo_shim.c */
-void hvo_get_params(struct hvo_params *params);
-void hvo_turn_begin(void);
-void hvo_turn_end(void);
-bool hvo_batches(void);
 bool hvo_pauses(void);
 void __init hvo_boot_switch(bool on);
 int hvo_proc_switch(const struct ctl_table *table, int write, void *buffer, size_t *lenp,
 		    loff_t *ppos);
-void hvo_account(const struct hvo_event *event, bool success);
 
-/* mm/hvo/hvo_vmemmap.c */
+/* mm/hvo/hvo_main.rs */
 int hvo_restore_folio(const struct hstate *h, struct folio *folio);
 long hvo_restore_folios(const struct hstate *h, struct list_head *folios,
 			struct list_head *restored);
@@ -90,6 +38,8 @@ void hvo_optimize_folios(const struct hstate *h, struct list_head *folios);
 void hvo_optimize_folio(const struct hstate *h, struct folio *folio);
 void hvo_demote_folios(const struct hstate *src, const struct hstate *dst,
 		       struct list_head *folios, struct list_head *demoted);
+
+/* mm/hvo/hvo_walk.c */
 void hvo_count_folio(struct hstate *h, struct folio *folio, int nr);
 unsigned long hvo_optimized_folios(struct hstate *h, unsigned long *others);
 
@@ -98,7 +48,6 @@ extern bool vmemmap_optimize_enabled;
 bool vmemmap_should_optimize_folio(const struct hstate *h, struct folio *folio);
 struct page *vmemmap_get_tail(unsigned int order, struct zone *zone);
 void free_vmemmap_page_list(struct list_head *list);
-int alloc_vmemmap_page_list(unsigned long start, unsigned long end, struct list_head *list);
 
 /* arch/arm64/mm/hvo_apply.c */
 void arch_hvo_apply(const struct hvo_window *window);
@@ -140,19 +89,6 @@ static __always_inline bool hvo_skip(enum hvo_hook hook)
 
 /* What was wrong in the last window: nothing may be printed while it is open. */
 extern unsigned int hvo_violations;
-
-#ifdef CONFIG_HVO_DEBUG
-void hvo_debug_create(struct dentry *dir);
-void hvo_debug_report(void);
-void hvo_debug_touch(unsigned long start, unsigned long end);
-void hvo_debug_probe(unsigned long start, unsigned long end, struct list_head *old);
-#else
-static inline void hvo_debug_create(struct dentry *dir) { }
-static inline void hvo_debug_report(void) { }
-static inline void hvo_debug_touch(unsigned long start, unsigned long end) { }
-static inline void hvo_debug_probe(unsigned long start, unsigned long end,
-				   struct list_head *old) { }
-#endif
 
 #else /* !CONFIG_HUGETLB_VMEMMAP_PAUSE */
 

@@ -43,4 +43,40 @@ struct hvo_window {
 	unsigned long end;
 };
 
+/* Who asks for changes, and its name. */
+#define HVO_REASONS(EM)							\
+	EM(SPLIT, "split")	/* blocks that map vmemmap become page tables */	\
+	EM(OPTIMIZE, "optimize")					\
+	EM(RESTORE, "restore")						\
+	EM(DEMOTE, "demote")	/* one optimised folio becomes several smaller ones */
+
+enum hvo_reason {
+#define EM(reason, name)	HVO_##reason,
+	HVO_REASONS(EM)
+#undef EM
+	NR_HVO_REASONS
+};
+
+/**
+ * struct hvo_event - a pause, or an attempt
+ * @reason: who asked for it.
+ * @cpus: how many others stopped, or were to.
+ * @entries: how many changed.
+ * @copies: how many pages were copied.
+ * @missing: a CPU that did not stop in time; -1 if there is none.
+ * @stopped: they were stopped in threads.
+ * @ack_ns: nanoseconds until the last one had stopped,
+ * @paused_ns: and from then on.
+ */
+struct hvo_event {
+	enum hvo_reason reason;
+	unsigned int cpus;
+	unsigned int entries;
+	unsigned int copies;
+	int missing;
+	bool stopped;
+	u64 ack_ns;
+	u64 paused_ns;
+};
+
 #endif /* _LINUX_HVO_TYPES_H */

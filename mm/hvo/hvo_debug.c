@@ -37,6 +37,7 @@
 
 #include "../hugetlb_vmemmap.h"
 #include "../tlb_batch/skip_hook.h"
+#include "internal.h"
 
 unsigned int hvo_violations;
 
@@ -133,14 +134,15 @@ void hvo_debug_touch(unsigned long start, unsigned long end)
  * Whether each CPU sees the new pages. @old: pages that nobody should see any more; if
  * there is none, because what the entries led to is still in use, the new ones are marked.
  */
-void hvo_debug_probe(unsigned long start, unsigned long end, struct list_head *old)
+void hvo_debug_probe(unsigned long start, unsigned long end, struct page *const *old,
+		     unsigned long nr_old)
 {
 	struct probe probe = { .start = start, .end = end, .old = old };
-	struct page *page;
+	unsigned long i;
 
 	if (old) {
-		list_for_each_entry(page, old, lru)
-			mark(page, POISON);
+		for (i = 0; i < nr_old; i++)
+			mark(old[i], POISON);
 	} else {
 		mark_new(&probe, POISON);
 	}

@@ -1,386 +1,761 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Bulk changes of vmemmap page tables: what one pause changes, and what follows a missed one.
+//! HugeTLB vmemmap optimisation where live entries of the kernel's page tables may only change
+//! while nobody uses them. See `Documentation/mm/hvo.rst`.
 //!
-//! A plan is collected while everything runs, then committed. Nothing can fail inside of a pause:
-//! memory is allocated, values are computed and pages are filled before it.
+//! As `mm/hugetlb_vmemmap.c`, which calls it, but what changes is collected first, and then changed
+//! for many folios at once. Nothing can fail inside of a pause: memory is allocated, values are
+//! computed and pages are filled before it.
 //!
-//! C header: [`include/linux/hvo.h`](srctree/include/linux/hvo.h)
+//! All entry points may sleep. Lock order: [`SPLIT`], then `mmap_lock` of `init_mm`, or the lock of
+//! [`fallback`].
+//!
+//! C headers: [`include/linux/hvo.h`](srctree/include/linux/hvo.h), `mm/hvo/internal.h`
 
 #![crate_name = "hvo"]
 
+pub mod batch;
+mod c;
+mod fallback;
+pub mod layout;
 pub mod plan;
+mod store;
 
+use batch::{
+    Batch,
+    Collecting,
+    Full,
+    Grace,
+    Memory,
+    Open,
+    Outcome,
+    Owner,
+    Room,
+    Tally,
+    Why, //
+};
+use c::{
+    Block,
+    Folio,
+    Folios,
+    Frozen,
+    Mapped,
+    Page,
+    Params,
+    Reason,
+    Run,
+    Size,
+    Span,
+    Table, //
+};
+use fallback::{
+    Fallback,
+    TURN, //
+};
 use kernel::{
     bindings,
-    mm::pause::{
-        with_paused,
-        with_stopped,
-        Pause,
-        Window, //
-    },
     page::PAGE_SIZE,
     prelude::*,
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
-    },
-    time::{
-        delay::fsleep,
-        Delta,
-        Instant,
-        Monotonic, //
-    },
-    types::NotThreadSafe, //
+    sync::global_lock, //
 };
-use plan::{
-    next_window,
-    rest_us,
-    Attempts,
-    Budget,
-    Cost,
-    Miss,
-    Step,
-    Streak,
-    Work, //
+use layout::{
+    Change,
+    To, //
 };
+use store::Store;
 
-type Run = bindings::hvo_run;
-type Params = bindings::hvo_params;
-type Reason = bindings::hvo_reason;
-
-/// Changes that are being collected.
-///
-/// A unit, which is a folio or a block, is changed as a whole or not at all.
-struct Plan {
-    runs: KVVec<Run>,
-    /// For each run, whether it is the last one of its unit.
-    last: KVVec<bool>,
+#[inline(always)]
+fn applied_dropped() {
+    build_error!("changes were made, and their pages are forgotten");
 }
 
-impl Plan {
-    fn new(runs: usize) -> Result<Self> {
+impl From<Full> for Why {
+    fn from(_: Full) -> Self {
+        Self::NoMemory
+    }
+}
+
+global_lock! {
+    // SAFETY: `hvo_rust_init()` initialises it, before there are HugeTLB pools.
+    /// Two tasks must not each bring a page table for the same block, nor free pages of a block
+    /// that somebody else has split, but not yet into pages.
+    unsafe(uninit) static SPLIT: Mutex<()> = ();
+}
+
+/// Of each page table.
+const ENTRIES: usize = PAGE_SIZE / size_of::<u64>();
+/// Blocks that are split together.
+const BLOCKS: usize = 512;
+
+/// Whether one pause may be for several folios or blocks.
+fn batches(params: &Params) -> bool {
+    params.strategy != bindings::hvo_strategy_HVO_PERFOLIO
+}
+
+/// Changes what was collected, the first units first, and frees what is not needed any more.
+fn commit<M: Memory<Run = Run>>(
+    batch: Batch<M, Collecting>,
+    grace: impl FnOnce() -> Grace,
+    reason: Reason,
+    mandatory: bool,
+    touch: impl Fn(&M::Owner),
+) -> (Batch<M, Collecting>, Tally) {
+    if batch.is_empty() {
+        return (batch, Tally::default());
+    }
+    let batch = batch.prepare(grace());
+    let mut ways = Fallback {
+        reason,
+        params: c::params(),
+        mandatory,
+    };
+
+    batch.owners().for_each(touch);
+    c::with_light_sleepers(|| batch.apply(&mut ways)).release()
+}
+
+// --- blocks that map vmemmap become page tables -----------------------------------------------
+
+/// What such a batch is made of.
+struct Blocks;
+
+impl Memory for Blocks {
+    type Owner = Block;
+    type Page = Table;
+    type Run = Run;
+}
+
+impl Owner<Table> for Block {
+    fn end(self, outcome: Outcome, _old: &[Option<Table>]) {
+        if outcome == Outcome::Changed {
+            self.was_split();
+        }
+    }
+}
+
+/// Why a walk ends early.
+enum Stop {
+    /// What was collected has to be changed first.
+    Full,
+    /// This folio is left alone.
+    Skip(Why),
+}
+
+impl From<Full> for Stop {
+    fn from(_: Full) -> Self {
+        Self::Skip(Why::NoMemory)
+    }
+}
+
+/// Collects the blocks that map the vmemmap of a folio; `live` says that some changed at once.
+fn collect_blocks(
+    batch: &mut Batch<Blocks, Collecting>,
+    size: Size,
+    folio: Folio,
+    live: &mut bool,
+) -> Result<(), Stop> {
+    c::walk(folio.vmemmap(), c::entries(size), |span| {
+        let Some(block) = Block::of(span) else {
+            return Ok(());
+        };
+
+        // Neighbours come one after the other, mostly.
+        if batch
+            .runs()
+            .iter()
+            .rev()
+            .any(|run| run.entries == span.entries)
+        {
+            return Ok(());
+        }
+        if span.self_hosted {
+            return Err(Stop::Skip(Why::SelfHosted));
+        }
+        // The lock that a walk holds is not held while entries change.
+        if batch.is_full() {
+            return Err(Stop::Full);
+        }
+        let (table, entry) = Table::new(&block)?;
+
+        if c::splits_live() {
+            block.split_live(span, table, entry);
+            *live = true;
+            return Ok(());
+        }
+        let mut unit = batch.open(block);
+
+        unit.bring(table)?;
+        // SAFETY: `SPLIT` keeps others from changing it, and the table maps what the block does.
+        unsafe {
+            unit.change(Run {
+                addr: span.addr,
+                entries: span.entries,
+                value: entry,
+                nr: 1,
+                shift: span.shift,
+                ..Default::default()
+            })
+        }?;
+        Ok(unit.close()?)
+    })
+}
+
+/// Splits the blocks that map the vmemmap of these folios, as far as that is possible: what is left
+/// is found again, folio by folio. Returns why something may be left.
+fn split(size: Size, folios: impl Iterator<Item = Folio>) -> Result<(), Why> {
+    let room = if batches(&c::params()) { BLOCKS } else { 1 };
+    let mut batch = Batch::<Blocks, _>::new(Room {
+        units: room,
+        runs: room,
+        new: room,
+        ..Default::default()
+    })?;
+    let mut live = false;
+    let mut result = Ok(());
+    let guard = SPLIT.lock();
+
+    'folios: for folio in folios {
+        loop {
+            match collect_blocks(&mut batch, size, folio, &mut live) {
+                Ok(()) | Err(Stop::Skip(Why::SelfHosted)) => break,
+                Err(Stop::Skip(why)) => {
+                    result = Err(why);
+                    // There will be memory when other folios have given it back.
+                    if why == Why::NoMemory {
+                        break 'folios;
+                    }
+                    break;
+                }
+                Err(Stop::Full) => {
+                    let tally;
+
+                    (batch, tally) = commit_blocks(batch);
+                    if let Some(why) = tally.why {
+                        result = Err(why);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    let (_, tally) = commit_blocks(batch);
+
+    drop(guard);
+    if live {
+        c::flush_all();
+    }
+    tally.why.map_or(result, Err)
+}
+
+fn commit_blocks(batch: Batch<Blocks, Collecting>) -> (Batch<Blocks, Collecting>, Tally) {
+    // SAFETY: The struct pages stay what they are.
+    let grace = || unsafe { Grace::is_not_needed() };
+
+    commit(batch, grace, bindings::hvo_reason_HVO_SPLIT, false, |_| {})
+}
+
+// --- folios -----------------------------------------------------------------------------------
+
+/// What is done with folios.
+#[derive(Clone, Copy)]
+enum Op<'l> {
+    Optimize,
+    /// Where they go, unless they stay where they are.
+    Restore(Option<Folios<'l>>),
+    Demote {
+        to: Size,
+        /// Where the smaller ones go,
+        demoted: Folios<'l>,
+        /// and the others back to.
+        folios: Folios<'l>,
+    },
+}
+
+impl Op<'_> {
+    fn change(self) -> Change {
+        match self {
+            Self::Optimize => Change::Optimize,
+            Self::Restore(_) => Change::Restore,
+            Self::Demote { to, .. } => Change::Demote {
+                entries: c::entries(to),
+            },
+        }
+    }
+
+    fn reason(self) -> Reason {
+        match self {
+            Self::Optimize => bindings::hvo_reason_HVO_OPTIMIZE,
+            Self::Restore(_) => bindings::hvo_reason_HVO_RESTORE,
+            Self::Demote { .. } => bindings::hvo_reason_HVO_DEMOTE,
+        }
+    }
+
+    /// The page that the tails of `folio` share afterwards, if there will be one.
+    fn tail(self, size: Size, folio: Folio) -> Result<Option<Mapped>, Why> {
+        match self {
+            Self::Optimize => Mapped::shared_tail(size, folio).map(Some),
+            Self::Demote { to, .. } => Mapped::shared_tail(to, folio).map(Some),
+            Self::Restore(_) => Ok(None),
+        }
+    }
+}
+
+/// A folio of a batch.
+struct Huge<'l> {
+    folio: Folio,
+    size: Size,
+    op: Op<'l>,
+}
+
+impl<'l> Huge<'l> {
+    fn new(folio: Folio, size: Size, op: Op<'l>) -> Self {
+        match op {
+            // The new head is copied from the old one when nobody can change that any more.
+            Op::Optimize => c::set_optimized(folio, true),
+            // Nothing of the old head is in the new ones.
+            // SAFETY: It is on the list that it came from.
+            Op::Demote { .. } => unsafe { folio.del() },
+            Op::Restore(_) => {}
+        }
+        Self { folio, size, op }
+    }
+}
+
+impl Owner<Page> for Huge<'_> {
+    fn end(self, outcome: Outcome, old: &[Option<Page>]) {
+        let Self { folio, size, op } = self;
+
+        if outcome == Outcome::Changed {
+            c::probe(size, folio, matches!(op, Op::Optimize).then_some(old));
+        }
+        match (outcome, op) {
+            (Outcome::Changed, Op::Restore(restored)) => {
+                c::set_optimized(folio, false);
+                if let Some(list) = restored {
+                    // SAFETY: It is on the list that it came from.
+                    unsafe { folio.del() };
+                    list.add(folio);
+                }
+            }
+            (Outcome::Changed, Op::Demote { to, demoted, .. }) => {
+                demoted.add_parts(folio, size, to)
+            }
+            (Outcome::Untouched(_), Op::Optimize) => c::set_optimized(folio, false),
+            (Outcome::Untouched(_), Op::Demote { folios, .. }) => folios.add(folio),
+            (Outcome::Changed, Op::Optimize) | (Outcome::Untouched(_), Op::Restore(_)) => {}
+        }
+    }
+}
+
+/// What a batch of folios is made of.
+struct Hugepages<'l>(core::marker::PhantomData<&'l ()>);
+
+impl<'l> Memory for Hugepages<'l> {
+    type Owner = Huge<'l>;
+    type Page = Page;
+    type Run = Run;
+}
+
+/// Folios that are changed together.
+struct Changes<'l> {
+    batch: Batch<Hugepages<'l>, Collecting>,
+    size: Size,
+    op: Op<'l>,
+    frozen: Frozen,
+    /// Why blocks are left that are not split.
+    unsplit: Why,
+    /// How many folios were changed so far,
+    changed: usize,
+    /// and why the last one was not that should have been.
+    why: Option<Why>,
+}
+
+impl<'l> Changes<'l> {
+    /// None yet, at most so many together.
+    fn new(size: Size, op: Op<'l>, folios: usize) -> Result<Self, Why> {
+        let folios = if batches(&c::params()) { folios } else { 1 };
+        let room = op.change().room(c::entries(size), folios, ENTRIES);
+
         Ok(Self {
-            runs: KVVec::with_capacity(runs, GFP_KERNEL)?,
-            last: KVVec::with_capacity(runs, GFP_KERNEL)?,
+            batch: Batch::new(room)?,
+            size,
+            op,
+            frozen: Frozen::now(),
+            unsplit: Why::NoMemory,
+            changed: 0,
+            why: None,
         })
     }
 
-    fn add(&mut self, run: Run, last: bool) -> Result {
-        if self.runs.len() == self.runs.capacity() || self.last.len() == self.last.capacity() {
-            return Err(ENOSPC);
-        }
-        self.runs.push(run, GFP_KERNEL)?;
-        self.last.push(last, GFP_KERNEL)?;
-        Ok(())
-    }
+    /// Adds a folio. If that is not possible, it is as it was.
+    fn add(&mut self, folio: Folio) -> Result<(), Why> {
+        let Self { size, op, .. } = *self;
+        let change = op.change();
+        let entries = c::entries(size);
+        let mut unit = self.batch.open(Huge::new(folio, size, op));
+        let tail = op.tail(size, folio)?.map(Mapped::read_only_entry);
 
-    /// Forgets the unit that is not complete.
-    fn abort(&mut self) {
-        while let Some(false) = self.last.last().copied() {
-            self.last.pop();
-            self.runs.pop();
-        }
-    }
+        for _ in 0..change.brings(entries) {
+            let page = Page::new(folio)?;
 
-    fn clear(&mut self) {
-        self.runs.clear();
-        self.last.clear();
-    }
-}
-
-/// What pauses took so far, see [`Cost::into_raw`].
-static COST: Atomic<u64> = Atomic::new(Cost::INITIAL.into_raw());
-/// Of plans without a pause, see [`Streak::into_raw`].
-static STREAK: Atomic<u32> = Atomic::new(0);
-/// When the last one ended, and for how long the others did not run. See [`Turn`].
-static ENDED_NS: Atomic<u64> = Atomic::new(0);
-static STOPPED_NS: Atomic<u64> = Atomic::new(0);
-
-fn now_ns() -> u64 {
-    // SAFETY: Reads a clock.
-    unsafe { bindings::ktime_get() as u64 }
-}
-
-fn work_of(run: &Run) -> Work {
-    Work {
-        entries: run.nr,
-        copies: u32::from(!run.copy_to.is_null()) * (PAGE_SIZE / 4096) as u32,
-    }
-}
-
-/// The right to pause, which one task at a time has.
-///
-/// # Invariants
-///
-/// This task holds the mutex of `hvo_turn_begin()`.
-struct Turn {
-    _task: NotThreadSafe,
-}
-
-impl Turn {
-    /// Waits until all others who want to pause have done so, and until the other CPUs have run for
-    /// long enough since: `duty_pct` is the share of the time that they may be stopped for.
-    fn begin(duty_pct: u32) -> Self {
-        // SAFETY: May sleep, and `drop()` gives it back. The task does not have it yet: no `Turn`
-        // outlives a window.
-        unsafe { bindings::hvo_turn_begin() };
-        // INVARIANT: Just above.
-        let turn = Self {
-            _task: NotThreadSafe,
-        };
-        let since_ns = now_ns().saturating_sub(ENDED_NS.load(Relaxed));
-        let us = rest_us(STOPPED_NS.load(Relaxed), since_ns, duty_pct);
-
-        if us > 0 {
-            fsleep(Delta::from_micros(us as i64));
-        }
-        turn
-    }
-
-    /// Ends it with a pause, or an attempt.
-    fn end(self, pause: &Pause) {
-        STOPPED_NS.store(pause.ack_ns.saturating_add(pause.paused_ns), Relaxed);
-        ENDED_NS.store(now_ns(), Relaxed);
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        // SAFETY: By the invariant.
-        unsafe { bindings::hvo_turn_end() };
-    }
-}
-
-/// Where the other CPUs are while entries change.
-#[derive(Clone, Copy, PartialEq)]
-enum Way {
-    /// Paused.
-    Interrupt,
-    /// Stopped by `stop_machine()`.
-    Threads,
-}
-
-/// A plan that nothing is added to any more.
-struct Prepared<'a> {
-    runs: &'a [Run],
-    last: &'a [bool],
-    reason: Reason,
-    params: Params,
-}
-
-impl<'a> Prepared<'a> {
-    fn new(plan: &'a Plan, reason: Reason) -> Self {
-        let mut params = Params::default();
-
-        // SAFETY: Fills them in.
-        unsafe { bindings::hvo_get_params(&mut params) };
-        Self {
-            runs: &plan.runs,
-            last: &plan.last,
-            reason,
-            params,
-        }
-    }
-
-    /// Makes the changes, in their order; returns how many units were changed.
-    ///
-    /// Once CPUs did not stop in time, threads are stopped for the rest of the plan, in windows
-    /// that only `max_ptes` limits: stopping threads takes longer than what is done then.
-    ///
-    /// # Safety
-    ///
-    /// What [`Window::new`] says, of all runs.
-    unsafe fn commit(self, mandatory: bool) -> usize {
-        let mut stop = self.params.strategy == bindings::hvo_strategy_HVO_STOP_MACHINE;
-        let streak = Streak::from_raw(STREAK.load(Relaxed));
-        let mut attempts = Attempts::default();
-        let mut inside = false;
-        let mut units = 0;
-        let mut at = 0;
-
-        while at < self.runs.len() {
-            let rest = self.runs[at..].iter().zip(&self.last[at..]);
-            let window = next_window(
-                rest.map(|(run, last)| (work_of(run), *last)),
-                Cost::from_raw(COST.load(Relaxed)),
-                Budget {
-                    entries: self.params.max_entries,
-                    ns: if stop {
-                        u64::MAX
-                    } else {
-                        u64::from(self.params.budget_us) * 1_000
-                    },
-                },
-            );
-            let next = at + window.runs;
-
-            // SAFETY: By the safety requirements.
-            if let Err(miss) = unsafe { self.change(&self.runs[at..next], window.work, stop) } {
-                let retries = streak.retries(miss, self.params.retries);
-
-                // A unit that was begun has to be finished.
-                match attempts.after(miss, retries, mandatory || inside) {
-                    // Not with threads a second time: who keeps the lock may wait for this.
-                    Step::Again(us) => {
-                        stop = false;
-                        fsleep(Delta::from_micros(us as i64));
-                    }
-                    Step::StopMachine => {
-                        stop = true;
-                        if miss == Miss::Cancelled {
-                            STREAK.store(streak.missed().into_raw(), Relaxed);
-                        }
-                    }
-                    Step::GiveUp if inside => attempts = Attempts::default(),
-                    Step::GiveUp => return units,
-                }
-                continue;
+            if let Op::Demote { to, .. } = op {
+                c::fill_head(&page, to, folio);
             }
-            units += self.last[at..next].iter().filter(|last| **last).count();
-            attempts = Attempts::default();
-            inside = !window.whole;
-            at = next;
+            unit.bring(page)?;
         }
-        units
+
+        let mut collect = Collect {
+            change,
+            index: change.first(),
+            next: 0,
+            tail: tail.unwrap_or(0),
+        };
+        let guard = SPLIT.lock();
+
+        c::walk(
+            folio.vmemmap() + collect.index * PAGE_SIZE,
+            entries - collect.index,
+            |span| {
+                if !span.block.is_null() {
+                    return Err(self.unsplit);
+                }
+                if span.self_hosted {
+                    return Err(Why::SelfHosted);
+                }
+                collect.span(&mut unit, span)
+            },
+        )?;
+        drop(guard);
+        Ok(unit.close()?)
     }
 
-    /// Tries to make the changes of one window, by stopping threads if `stop`.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::commit`].
-    unsafe fn change(&self, runs: &[Run], work: Work, stop: bool) -> Result<(), Miss> {
-        // SAFETY: By the safety requirements.
-        let window = unsafe { Window::new(runs) };
+    /// Adds a folio, and changes all that were added if there is no room for another one.
+    fn add_and_commit(mut self, folio: Folio) -> Self {
+        let added = self.add(folio);
 
-        let turn = Turn::begin(self.params.duty_pct);
+        self.commit_if_full(added)
+    }
 
-        if stop {
-            let begin = Instant::<Monotonic>::now();
+    /// The same after [`Self::add`].
+    fn commit_if_full(mut self, added: Result<(), Why>) -> Self {
+        self.why = added.err().or(self.why);
+        if self.batch.is_full() {
+            self.commit()
+        } else {
+            self
+        }
+    }
 
-            with_stopped(|cpus| window.apply(cpus)).map_err(|_| Miss::Locked)?;
-            // From when the first thread may have been stopped.
-            let pause = Pause {
-                paused_ns: begin.elapsed().as_nanos() as u64,
-                ..Default::default()
+    /// Changes the folios that were added, the first ones first. The others are as they were.
+    fn commit(self) -> Self {
+        let optimizes = matches!(self.op, Op::Optimize);
+        let grace = || {
+            if optimizes {
+                return self.frozen.wait();
+            }
+            // SAFETY: The pages that become tails are heads of nothing, or tails already.
+            unsafe { Grace::is_not_needed() }
+        };
+        let mandatory = matches!(self.op, Op::Restore(_));
+        let (batch, tally) = commit(self.batch, grace, self.op.reason(), mandatory, |huge| {
+            c::touch(huge.size, huge.folio);
+        });
+
+        Self {
+            batch,
+            changed: self.changed + tally.changed,
+            why: tally.why.or(self.why),
+            ..self
+        }
+    }
+}
+
+/// Collects the entries of one folio.
+struct Collect {
+    change: Change,
+    /// Of the next entry,
+    index: usize,
+    /// and of the next one of the new pages.
+    next: usize,
+    /// The value of an entry that leads to the shared tail.
+    tail: u64,
+}
+
+impl Collect {
+    /// Collects those of one page table.
+    fn span(&mut self, unit: &mut Open<'_, Hugepages<'_>>, span: &Span) -> Result<(), Why> {
+        let mut run = Run {
+            addr: span.addr,
+            entries: span.entries,
+            nr: span.nr,
+            shift: span.shift,
+            ..Default::default()
+        };
+
+        for i in 0..span.nr as usize {
+            let entry = self.change.entry(self.index);
+            let before = Mapped::of(span, i);
+
+            self.index += 1;
+            if entry.frees {
+                // SAFETY: It is given away at once, and a page of an unoptimised folio, or a head.
+                unsafe { unit.displace(before.displaced()) }?;
+            }
+            let value = if entry.to == To::SharedTail {
+                self.tail
+            } else {
+                let page = unit.brought(self.next).ok_or(Why::NoMemory)?;
+                let (value, address) = (page.entry(), page.mapped().address());
+
+                self.next += 1;
+                match entry.to {
+                    To::CopiedBefore => page.copy(before),
+                    To::CopiedInPause => {
+                        let head = Run {
+                            nr: 1,
+                            value,
+                            copy_to: address,
+                            copy_from: before.address(),
+                            ..run
+                        };
+
+                        // SAFETY: As below; the page was brought.
+                        unsafe { unit.change(head) }?;
+                        run.addr += PAGE_SIZE;
+                        run.entries = run.entries.wrapping_add(1);
+                        run.nr -= 1;
+                        continue;
+                    }
+                    To::Filled | To::SharedTail => {}
+                }
+                value
             };
 
-            self.account(work, pause, Way::Threads, true);
-            turn.end(&pause);
-            return Ok(());
-        }
+            if self.change.has_one_value() {
+                run.value = value;
+            } else {
+                let at = unit.value(value)?;
 
-        let timeout = u64::from(self.params.ack_timeout_us) * 1_000;
-        let (result, pause) = with_paused(timeout, |cpus| window.apply(cpus));
-
-        self.account(work, pause, Way::Interrupt, result.is_ok());
-        turn.end(&pause);
-        match result {
-            Ok(()) => {
-                STREAK.store(Streak::default().into_raw(), Relaxed);
-                let cost = Cost::from_raw(COST.load(Relaxed));
-
-                COST.store(cost.learn(work, pause.paused_ns).into_raw(), Relaxed);
-                Ok(())
+                if run.values.is_null() {
+                    run.values = at;
+                }
             }
-            Err(e) if e == EAGAIN => Err(Miss::Cancelled),
-            Err(_) => Err(Miss::Hotplug),
+        }
+        if run.nr > 0 {
+            // SAFETY: They are live, nobody else changes those of a folio that nobody else has, and
+            // they get pages that were brought, or the shared one.
+            unsafe { unit.change(run) }?;
+        }
+        Ok(())
+    }
+}
+
+/// Each folio for itself: what prevents the change of one need not prevent that of others. Returns
+/// why there may be some that were not changed.
+fn optimize(
+    size: Size,
+    folios: impl Iterator<Item = Folio> + Clone,
+    together: usize,
+) -> Result<(), Why> {
+    let mut folios = folios
+        .filter(|folio| c::should_optimize(size, *folio))
+        .peekable();
+
+    if folios.peek().is_none() {
+        return Ok(());
+    }
+    let unsplit = split(size, folios.clone());
+    let mut changes = Changes::new(size, Op::Optimize, together)?;
+
+    if let Err(why) = unsplit {
+        changes.unsplit = why;
+    }
+    for folio in folios {
+        let mut added = changes.add(folio);
+
+        // Without memory: with what the others give back.
+        if added == Err(Why::NoMemory) && !changes.batch.is_empty() {
+            changes = changes.commit();
+            added = changes.add(folio);
+        }
+        changes = changes.commit_if_full(added);
+    }
+    changes.commit().why.map_or(Ok(()), Err)
+}
+
+/// Returns how many were changed, or why there may be some that were not.
+fn restore<'l>(
+    size: Size,
+    folios: impl Iterator<Item = Folio>,
+    restored: Option<Folios<'l>>,
+    together: usize,
+) -> Result<usize, Why> {
+    let mut folios = folios.filter(|folio| c::is_optimized(*folio)).peekable();
+
+    if folios.peek().is_none() {
+        return Ok(0);
+    }
+    let mut changes = Changes::new(size, Op::Restore(restored), together)?;
+
+    for folio in folios {
+        changes = changes.add_and_commit(folio);
+        if changes.why.is_some() {
+            break;
         }
     }
+    // Of an error in between, too: the pages are there.
+    let changes = changes.commit();
 
-    fn account(&self, work: Work, pause: Pause, way: Way, success: bool) {
-        let event = bindings::hvo_event {
-            reason: self.reason,
-            cpus: pause.cpus,
-            entries: work.entries,
-            copies: work.copies / (PAGE_SIZE / 4096) as u32,
-            missing: pause.missing.map_or(-1, |cpu| cpu as i32),
-            stopped: way == Way::Threads,
-            ack_ns: pause.ack_ns,
-            paused_ns: pause.paused_ns,
-        };
+    changes.why.map_or(Ok(changes.changed), Err)
+}
 
-        // SAFETY: Reads it.
-        unsafe { bindings::hvo_account(&event, success) };
+// --- as mm/hugetlb_vmemmap.c calls it ---------------------------------------------------------
+
+/// Prepares the locks. Returns 0.
+///
+/// # Safety
+///
+/// Must be called once, before there are HugeTLB pools.
+#[export]
+unsafe extern "C" fn hvo_rust_init() -> c_int {
+    // SAFETY: By the safety requirements.
+    unsafe {
+        TURN.init();
+        SPLIT.init();
+    }
+    0
+}
+
+/// Gives back the vmemmap of folios, of size `h`, but for one page each. May sleep.
+///
+/// Those that it cannot be done for are left as they are, and a message says how many and why.
+///
+/// # Safety
+///
+/// The folios must be frozen, and on this list only.
+#[export]
+unsafe extern "C" fn hvo_optimize_folios(
+    h: *const bindings::hstate,
+    folios: *mut bindings::list_head,
+) {
+    // SAFETY: By the safety requirements.
+    let (size, folios) = unsafe { (Size::from_raw(h), Folios::from_raw(folios)) };
+
+    if let Err(why) = optimize(size, folios.iter(), usize::MAX) {
+        let kept = folios.iter().filter(|f| c::should_optimize(size, *f));
+
+        c::report(size, kept.count(), folios.iter().count(), why);
     }
 }
 
-/// Makes an empty plan with room for `runs`; null if there is no memory. May sleep.
+/// The same for one that is on no list.
+///
+/// For one that replaces another: who migrates it, or wants its memory, is not told.
 ///
 /// # Safety
 ///
-/// Always safe to call, but `#[export]` wants what bindgen declares.
+/// It must be frozen.
 #[export]
-unsafe extern "C" fn hvo_plan_new(runs: c_ulong) -> *mut bindings::hvo_plan {
-    Plan::new(runs)
-        .and_then(|plan| Ok(KBox::new(plan, GFP_KERNEL)?))
-        .map_or(core::ptr::null_mut(), |plan| KBox::into_raw(plan).cast())
+unsafe extern "C" fn hvo_optimize_folio(h: *const bindings::hstate, folio: *mut bindings::folio) {
+    // SAFETY: By the safety requirements.
+    let (size, folio) = unsafe { (Size::from_raw(h), Folio::from_raw(folio)) };
+
+    // It stays as it is if this fails.
+    let _ = optimize(size, core::iter::once(folio), 1);
 }
 
-/// Adds changes to a plan; `last` if they are the last of what has to change together.
+/// Gives folios their own vmemmap again. May sleep.
 ///
-/// Returns 0, or `-ENOSPC` without room: then the plan is as it was.
+/// Those that it cannot be done for stay on the list; the others, and those that have it, go to
+/// `restored`. Returns for how many it was done, `-ENOMEM`, or `-EBUSY` if the other CPUs cannot be
+/// stopped because of CPU hotplug.
 ///
 /// # Safety
 ///
-/// `plan` must be from [`hvo_plan_new`] and nobody else use it; what `run` points to must live
-/// until the plan is committed or freed.
+/// As for [`hvo_optimize_folios`]; `restored` must be another list.
 #[export]
-unsafe extern "C" fn hvo_plan_add(
-    plan: *mut bindings::hvo_plan,
-    run: *const bindings::hvo_run,
-    last: bool,
+unsafe extern "C" fn hvo_restore_folios(
+    h: *const bindings::hstate,
+    folios: *mut bindings::list_head,
+    restored: *mut bindings::list_head,
+) -> c_long {
+    // SAFETY: By the safety requirements.
+    let (size, folios, restored) = unsafe {
+        (
+            Size::from_raw(h),
+            Folios::from_raw(folios),
+            Folios::from_raw(restored),
+        )
+    };
+
+    for folio in folios.iter().filter(|folio| !c::is_optimized(*folio)) {
+        // SAFETY: It is on this list.
+        unsafe { folio.del() };
+        restored.add(folio);
+    }
+    match restore(size, folios.iter(), Some(restored), usize::MAX) {
+        Ok(changed) => changed as c_long,
+        Err(why) => c::errno(why) as c_long,
+    }
+}
+
+/// The same for one. Returns 0, or an error as of [`hvo_restore_folios`].
+///
+/// # Safety
+///
+/// It must be frozen.
+#[export]
+unsafe extern "C" fn hvo_restore_folio(
+    h: *const bindings::hstate,
+    folio: *mut bindings::folio,
 ) -> c_int {
     // SAFETY: By the safety requirements.
-    let (plan, run) = unsafe { (&mut *plan.cast::<Plan>(), *run) };
+    let (size, folio) = unsafe { (Size::from_raw(h), Folio::from_raw(folio)) };
 
-    plan.add(run, last).map_or_else(|e| e.to_errno(), |()| 0)
+    restore(size, core::iter::once(folio), None, 1).map_or_else(c::errno, |_| 0)
 }
 
-/// Takes back what was added since the last unit was complete.
+/// Makes smaller folios, of size `dst`, of larger ones without their vmemmap in between. May sleep.
+///
+/// Only the heads of the smaller folios need pages of struct pages: those of their tails are shared
+/// before and after. Folios that it cannot be done for stay on the list.
 ///
 /// # Safety
 ///
-/// As for [`hvo_plan_add`].
+/// As for [`hvo_optimize_folios`]; `demoted` must be another list.
 #[export]
-unsafe extern "C" fn hvo_plan_abort(plan: *mut bindings::hvo_plan) {
+unsafe extern "C" fn hvo_demote_folios(
+    src: *const bindings::hstate,
+    dst: *const bindings::hstate,
+    folios: *mut bindings::list_head,
+    demoted: *mut bindings::list_head,
+) {
     // SAFETY: By the safety requirements.
-    unsafe { &mut *plan.cast::<Plan>() }.abort();
-}
-
-/// Makes the changes of a plan, and empties it. May sleep.
-///
-/// Returns how many units were changed: the first ones, completely. Others were not touched, which
-/// happens only if CPU hotplug is in the way; if `mandatory`, only if it does not end.
-///
-/// # Safety
-///
-/// As for [`hvo_plan_add`]; the runs must be as [`Window::new`] says.
-#[export]
-unsafe extern "C" fn hvo_plan_commit(
-    plan: *mut bindings::hvo_plan,
-    reason: bindings::hvo_reason,
-    mandatory: bool,
-) -> c_ulong {
+    let (size, to) = unsafe { (Size::from_raw(src), Size::from_raw(dst)) };
     // SAFETY: By the safety requirements.
-    let plan = unsafe { &mut *plan.cast::<Plan>() };
-    // SAFETY: By the safety requirements.
-    let units = unsafe { Prepared::new(plan, reason).commit(mandatory) };
+    let (folios, demoted) = unsafe { (Folios::from_raw(folios), Folios::from_raw(demoted)) };
 
-    plan.clear();
-    units
-}
-
-/// Frees a plan, and forgets what is in it.
-///
-/// # Safety
-///
-/// `plan` must be null or from [`hvo_plan_new`], and not be used any more.
-#[export]
-unsafe extern "C" fn hvo_plan_free(plan: *mut bindings::hvo_plan) {
-    if !plan.is_null() {
-        // SAFETY: By the safety requirements.
-        drop(unsafe { KBox::from_raw(plan.cast::<Plan>()) });
+    if !c::demotes_to(to) || !batches(&c::params()) {
+        return;
     }
+    let op = Op::Demote {
+        to,
+        demoted,
+        folios,
+    };
+    // Without memory they are demoted by way of their own vmemmap.
+    let Ok(mut changes) = Changes::new(size, op, usize::MAX) else {
+        return;
+    };
+
+    for folio in folios.iter() {
+        if !c::is_optimized(folio) || c::is_poisoned(folio) {
+            continue;
+        }
+        changes = changes.add_and_commit(folio);
+        if changes.why.is_some() {
+            break;
+        }
+    }
+    changes.commit();
 }

@@ -24,8 +24,11 @@
 
 #include <asm/virt.h>
 
+#include "internal.h"
+
 #define CREATE_TRACE_POINTS
 #include <trace/events/hvo.h>
+#undef EM
 
 /* --- the switch ---------------------------------------------------------------------- */
 
@@ -209,29 +212,6 @@ void hvo_get_params(struct hvo_params *params)
 		params->max_entries = PTRS_PER_PTE;
 }
 
-static DEFINE_MUTEX(turn_mutex);
-
-/*
- * One task at a time rests, and then pauses: of several, each would wait for the end of the
- * same rest. Not the mutex of arm64_pause_cpus(), which CPU hotplug takes. May sleep, for as
- * long as all tasks that came before have to.
- */
-void hvo_turn_begin(void)
-{
-	mutex_lock(&turn_mutex);
-}
-
-void hvo_turn_end(void)
-{
-	mutex_unlock(&turn_mutex);
-}
-
-/* Whether one pause may be for several folios or blocks. */
-bool hvo_batches(void)
-{
-	return READ_ONCE(strategy) != HVO_PERFOLIO;
-}
-
 bool hvo_pauses(void)
 {
 	return READ_ONCE(strategy) != HVO_UNSAFE;
@@ -295,14 +275,13 @@ void hvo_account(const struct hvo_event *e, bool success)
 static int stats_show(struct seq_file *m, void *unused)
 {
 	static const char * const reasons[] = {
-		[HVO_SPLIT] = "split",
-		[HVO_OPTIMIZE] = "optimize",
-		[HVO_RESTORE] = "restore",
-		[HVO_DEMOTE] = "demote",
+#define EM(reason, name)					\
+		[HVO_##reason] = name,
+		HVO_REASONS(EM)
+#undef EM
 	};
 	int i;
 
-	static_assert(ARRAY_SIZE(reasons) == NR_HVO_REASONS);
 	for (i = 0; i < NR_HVO_REASONS; i++)
 		seq_printf(m, "%s %ld %ld\n", reasons[i],
 			   atomic_long_read(&stats.pauses[i]),
@@ -329,3 +308,9 @@ static int __init hvo_debugfs_init(void)
 	return 0;
 }
 late_initcall(hvo_debugfs_init);
+
+static int __init hvo_init(void)
+{
+	return hvo_rust_init();
+}
+core_initcall(hvo_init);

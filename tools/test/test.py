@@ -237,12 +237,16 @@ def style(suite):
     shutil.rmtree(sent, ignore_errors=True)
     suite.command("series", sys.executable, "tools/kernel/kernel.py", "series", "--out", sent, "--kver", KVER)
     trace = "PARENTHESIS_ALIGNMENT,OPEN_ENDED_LINE,COMPLEX_MACRO"
+    # Lists of names are written as in include/trace/events/migrate.h.
+    lists = "COMPLEX_MACRO,MACRO_ARG_REUSE,MACRO_ARG_UNUSED,TRAILING_SEMICOLON"
+
+    def ignored(text, *others):
+        return ",".join((*others, lists) if re.search(r"^\+?#define (?:EM\(|\w+\(EM\))", text, re.M) else others)
 
     def check_patch(patch):
         # A patch to some files says nothing about MAINTAINERS, which has a patch of its own.
-        ignore = "FILE_PATH_CHANGES,EMBEDDED_FILENAME"
-        if "+++ b/include/trace/" in patch.read_text(encoding="utf-8"):
-            ignore += "," + trace
+        body = patch.read_text(encoding="utf-8")
+        ignore = ignored(body, "FILE_PATH_CHANGES,EMBEDDED_FILENAME", *((trace,) if "+++ b/include/trace/" in body else ()))
         with patch.open(encoding="utf-8") as text:  # by name, it would be checked as a source file
             suite.command(f"checkpatch {patch.relative_to(patch.parents[1])}", *checkpatch, "--ignore", ignore, "-",
                           stdin=text, cwd=LOGS)
@@ -250,7 +254,7 @@ def style(suite):
     def check_file(f):
         # The layout of TRACE_EVENT() is the tree's, not checkpatch's.
         # And linux/x.h is where asm/x.h may be included.
-        ignore = trace if "trace" in f.parts else "INCLUDE_LINUX"
+        ignore = ignored(f.read_text(encoding="utf-8"), trace if "trace" in f.parts else "INCLUDE_LINUX")
         suite.command(f"checkpatch {f.relative_to(ROOT)}", *checkpatch, "--ignore", ignore, "--file", f, cwd=LOGS)
 
     files = [f for d in ("include", "arch", "mm", "tools/testing", "tools/meter", "tools/tlbstat")
@@ -421,7 +425,7 @@ def kunit(suite):
                                               guest.kernel_path(arch, IMAGE, KVER).parent / obj)
             suite.check(f"{arch} {obj}: noinstr calls nothing that may be traced or probed", not found, ", ".join(found))
         # No image here is without them; what users build is.
-        for obj in (*compiled_out.NOINSTR, "mm/hvo/hvo_shim.o", "mm/hvo/hvo_vmemmap.o") if arch == "arm64" else ():
+        for obj in (*compiled_out.NOINSTR, "mm/hvo/hvo_shim.o", "mm/hvo/hvo_walk.o") if arch == "arm64" else ():
             found = compiled_out.errors_without(("CONFIG_HVO_DEBUG", "CONFIG_HVO_FAULT_INJECTION"),
                                                 guest.kernel_path(arch, IMAGE, KVER).parent / obj)
             suite.check(f"{arch} {obj}: compiles without CONFIG_HVO_DEBUG", not found, found[:2000])
@@ -628,7 +632,7 @@ def programs(suite):
                     append="kunit.enable=0 irqchip.gicv3_pseudo_nmi=1")
 
 
-def hvo_panic(suite, name, append, says="hvo_plan_commit", case="panic"):
+def hvo_panic(suite, name, append, says="hvo_restore_folio", case="panic"):
     """Who panics while the other CPUs wait has to let them go on, so that they can be stopped; who dies has to panic."""
     result = boot(suite, name, "arm64", IMAGE, f"hvo_pool --case {case}", want=guest.SPLAT, append=append, mem="4G",
                   timeout=900)

@@ -39,8 +39,21 @@ pub mod migrc {
 /// Stands where the kernel has the crate `hvo`.
 #[path = "."]
 pub mod hvo {
+    #[path = "../../mm/hvo/batch.rs"]
+    pub mod batch;
+    #[path = "../../mm/hvo/layout.rs"]
+    pub mod layout;
     #[path = "../../mm/hvo/plan.rs"]
     pub mod plan;
+    #[path = "../../verify/src/store.rs"]
+    mod store;
+
+    pub use store::Store;
+
+    /// As above.
+    fn applied_dropped() {
+        panic!("changes were made, and their pages are forgotten");
+    }
 }
 
 /// Naive models of them, for tests and for the targets in `fuzz/`.

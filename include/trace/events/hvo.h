@@ -8,17 +8,13 @@
 #include <linux/hvo.h>
 #include <linux/tracepoint.h>
 
-TRACE_DEFINE_ENUM(HVO_SPLIT);
-TRACE_DEFINE_ENUM(HVO_OPTIMIZE);
-TRACE_DEFINE_ENUM(HVO_RESTORE);
-TRACE_DEFINE_ENUM(HVO_DEMOTE);
+#undef EM
+#define EM(reason, name)	TRACE_DEFINE_ENUM(HVO_##reason);
+HVO_REASONS(EM)
 
-#define show_hvo_reason(reason)					\
-	__print_symbolic(reason,				\
-		{ HVO_SPLIT, "split" },				\
-		{ HVO_OPTIMIZE, "optimize" },			\
-		{ HVO_RESTORE, "restore" },			\
-		{ HVO_DEMOTE, "demote" })
+#undef EM
+#define EM(reason, name)	{ HVO_##reason, name },
+#define show_hvo_reason(reason)	__print_symbolic(reason, HVO_REASONS(EM))
 
 /* The other CPUs were stopped, and go on again. */
 TRACE_EVENT(hvo_pause,

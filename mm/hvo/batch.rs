@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A batch of changes, and who owns which page until it is over.
+//!
+//! A batch is collected while everything runs, prepared, applied, and released:
+//!
+//! ```text
+//! Collecting --prepare()--> Prepared --apply()--> Applied --release()--> Collecting
+//! ```
+//!
+//! Each unit of it, a folio or a block, ends as [`Outcome::Changed`] or [`Outcome::Untouched`], and
+//! its pages with it: after a change the old ones are freed, otherwise the new ones. A batch that
+//! is dropped before it was applied leaves everything untouched; one that was applied has to be
+//! released, or the kernel does not build.
+//!
+//! Without the kernel: `verify/tests/hvo_batch.rs` checks the same file on the host.
+
+use super::{
+    applied_dropped,
+    Store, //
+};
+use core::mem::forget;
+
+/// What a batch is made of.
+pub trait Memory {
+    /// What changes as a whole or not at all.
+    type Owner: Owner<Self::Page>;
+    /// A page. Dropping it frees it.
+    type Page;
+    /// Adjacent entries of one table.
+    type Run;
+}
+
+/// How the change of a unit ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Outcome {
+    /// All its entries have their new values, and no CPU uses the old ones.
+    Changed,
+    /// All its entries are as they were.
+    Untouched(Why),
+}
+
+/// Why a unit was not changed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Why {
+    /// There is no memory for what replaces it.
+    NoMemory,
+    /// It is in the memory that it describes.
+    SelfHosted,
+    /// CPU hotplug prevents that the other CPUs stop.
+    Hotplug,
+}
+
+/// What a unit belongs to.
+pub trait Owner<P> {
+    /// The only end of a unit. `old`: what its entries led to; if it was changed, these pages are
+    /// freed next.
+    fn end(self, outcome: Outcome, old: &[Option<P>]);
+}
+
+/// How much a batch can hold.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Room {
+    /// Folios or blocks,
+    pub units: usize,
+    /// the runs of all of them,
+    pub runs: usize,
+    /// their new values, for runs of entries with different ones,
+    pub values: usize,
+    /// the pages that they give up,
+    pub old: usize,
+    /// and those that they need.
+    pub new: usize,
+}
+
+/// There is no memory, or no room left.
+#[derive(Debug)]
+pub struct Full;
+
+/// A unit, and where its parts end in the stores of the batch.
+struct Unit<O> {
+    owner: O,
+    old: usize,
+    new: usize,
+}
+
+/// # Invariants
+///
+/// The units have the pages up to where their parts end. Those in `new` are owned. Those in `old`
+/// are what live entries lead to, until the unit has changed.
+struct Parts<M: Memory> {
+    units: Store<Unit<M::Owner>>,
+    runs: Store<M::Run>,
+    /// For each run, whether it is the last one of its unit.
+    last: Store<bool>,
+    values: Store<u64>,
+    old: Store<Option<M::Page>>,
+    new: Store<Option<M::Page>>,
+}
+
+/// How many units of a batch ended how.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Tally {
+    /// Of one outcome,
+    pub changed: usize,
+    /// and of the other,
+    pub untouched: usize,
+    /// which is because of this.
+    pub why: Option<Why>,
+}
+
+impl<M: Memory> Parts<M> {
+    /// Ends all units: the first `changed` are, the others are not because of `why`.
+    fn end(&mut self, changed: usize, why: Why) -> Tally {
+        let mut tally = Tally::default();
+        let (mut old_at, mut new_at) = (0, 0);
+
+        for unit in self.units.drain_all() {
+            let old = self.old.get_mut(old_at..unit.old).unwrap_or_default();
+            let new = self.new.get_mut(new_at..unit.new).unwrap_or_default();
+
+            (old_at, new_at) = (unit.old, unit.new);
+            if tally.changed < changed {
+                tally.changed += 1;
+                unit.owner.end(Outcome::Changed, old);
+                // Live entries lead to these now.
+                new.iter_mut().for_each(|page| forget(page.take()));
+                old.iter_mut().for_each(|page| drop(page.take()));
+            } else {
+                tally.untouched += 1;
+                tally.why = Some(why);
+                unit.owner.end(Outcome::Untouched(why), old);
+                old.iter_mut().for_each(|page| forget(page.take()));
+                new.iter_mut().for_each(|page| drop(page.take()));
+            }
+        }
+        self.runs.clear();
+        self.last.clear();
+        self.values.clear();
+        self.old.clear();
+        self.new.clear();
+        tally
+    }
+}
+
+impl<M: Memory> Drop for Parts<M> {
+    fn drop(&mut self) {
+        self.end(0, Why::NoMemory);
+    }
+}
+
+/// Units can be added.
+pub struct Collecting;
+
+/// Who had read the reference count of a page that becomes a tail has finished.
+pub struct Prepared;
+
+/// The first units were changed.
+pub struct Applied {
+    changed: usize,
+    why: Why,
+}
+
+impl Drop for Applied {
+    #[inline(always)]
+    fn drop(&mut self) {
+        applied_dropped();
+    }
+}
+
+/// Witness that an RCU grace period has passed since the folios of a batch were frozen.
+pub struct Grace(());
+
+impl Grace {
+    /// It has.
+    ///
+    /// # Safety
+    ///
+    /// Whoever read the reference count of a page that becomes a tail, before it was frozen, must
+    /// not try to raise it any more.
+    pub unsafe fn is_over() -> Self {
+        Self(())
+    }
+
+    /// It does not matter.
+    ///
+    /// # Safety
+    ///
+    /// No page that has a struct page of its own may become a tail.
+    pub unsafe fn is_not_needed() -> Self {
+        Self(())
+    }
+}
+
+/// A way to change entries.
+pub trait Ways<R> {
+    /// Changes the entries of units, from the first one on. A unit ends where `last` is true.
+    /// Returns how many units were changed, and why the others were not.
+    ///
+    /// # Safety
+    ///
+    /// Of each run, what [`Open::change`] says.
+    unsafe fn change(&mut self, runs: &[R], last: &[bool]) -> (usize, Why);
+}
+
+/// Units that are changed together.
+#[must_use]
+pub struct Batch<M: Memory, S> {
+    parts: Parts<M>,
+    state: S,
+}
+
+impl<M: Memory> Batch<M, Collecting> {
+    /// An empty one, with all the memory that it will need for itself.
+    pub fn new(room: Room) -> Result<Self, Full> {
+        Ok(Self {
+            parts: Parts {
+                units: Store::new(room.units)?,
+                runs: Store::new(room.runs)?,
+                last: Store::new(room.runs)?,
+                values: Store::new(room.values)?,
+                old: Store::new(room.old)?,
+                new: Store::new(room.new)?,
+            },
+            state: Collecting,
+        })
+    }
+
+    /// Whether there is no unit.
+    pub fn is_empty(&self) -> bool {
+        self.parts.units.is_empty()
+    }
+
+    /// Whether there is no room for another one.
+    pub fn is_full(&self) -> bool {
+        self.parts.units.len() == self.parts.units.room()
+    }
+
+    /// The runs that were added so far.
+    pub fn runs(&self) -> &[M::Run] {
+        &self.parts.runs
+    }
+
+    /// Begins the next unit.
+    pub fn open(&mut self, owner: M::Owner) -> Open<'_, M> {
+        Open {
+            runs: self.parts.runs.len(),
+            values: self.parts.values.len(),
+            old: self.parts.old.len(),
+            new: self.parts.new.len(),
+            owner: Some(owner),
+            parts: &mut self.parts,
+        }
+    }
+
+    /// Nothing is added any more.
+    pub fn prepare(self, _grace: Grace) -> Batch<M, Prepared> {
+        Batch {
+            parts: self.parts,
+            state: Prepared,
+        }
+    }
+}
+
+impl<M: Memory> Batch<M, Prepared> {
+    /// What the units belong to.
+    pub fn owners(&self) -> impl Iterator<Item = &M::Owner> {
+        self.parts.units.iter().map(|unit| &unit.owner)
+    }
+
+    /// Changes the units, the first ones first.
+    pub fn apply(self, ways: &mut impl Ways<M::Run>) -> Batch<M, Applied> {
+        // SAFETY: Who called `Open::change()` has promised it.
+        let (changed, why) = unsafe { ways.change(&self.parts.runs, &self.parts.last) };
+
+        Batch {
+            parts: self.parts,
+            state: Applied { changed, why },
+        }
+    }
+}
+
+impl<M: Memory> Batch<M, Applied> {
+    /// Ends all units, and frees the pages that are not needed. The batch can be used again.
+    pub fn release(self) -> (Batch<M, Collecting>, Tally) {
+        let Self { mut parts, state } = self;
+        let tally = parts.end(state.changed, state.why);
+
+        forget(state);
+        (
+            Batch {
+                parts,
+                state: Collecting,
+            },
+            tally,
+        )
+    }
+}
+
+/// A unit that is being collected. If it is dropped instead of closed, it is as if it had never
+/// been: its owner is told that it is untouched, and the pages that it brought are freed.
+pub struct Open<'b, M: Memory> {
+    parts: &'b mut Parts<M>,
+    owner: Option<M::Owner>,
+    runs: usize,
+    values: usize,
+    old: usize,
+    new: usize,
+}
+
+impl<M: Memory> Open<'_, M> {
+    /// Adds a page that entries lead to after the change.
+    pub fn bring(&mut self, page: M::Page) -> Result<(), Full> {
+        self.parts.new.push(Some(page)).map_err(|_| Full)
+    }
+
+    /// The page that was brought to this unit as the `index`th.
+    pub fn brought(&self, index: usize) -> Option<&M::Page> {
+        self.parts.new.get(self.new + index)?.as_ref()
+    }
+
+    /// Adds a page that entries lead to now, and that is freed after the change.
+    ///
+    /// # Safety
+    ///
+    /// Nothing but these entries may lead to it. It belongs to the unit only from the change on.
+    pub unsafe fn displace(&mut self, page: M::Page) -> Result<(), Full> {
+        self.parts.old.push(Some(page)).map_err(|page| {
+            forget(page);
+            Full
+        })
+    }
+
+    /// Adds a new value of an entry, and returns where it stays until the unit has ended.
+    pub fn value(&mut self, value: u64) -> Result<*const u64, Full> {
+        self.parts.values.push(value).map_err(|_| Full)?;
+        self.parts
+            .values
+            .last()
+            .map(|value| &raw const *value)
+            .ok_or(Full)
+    }
+
+    /// Adds entries to change.
+    ///
+    /// # Safety
+    ///
+    /// They must be live, and until the batch is released nobody else may change them. What they
+    /// get must lead to pages that were brought, or are shared for good.
+    pub unsafe fn change(&mut self, run: M::Run) -> Result<(), Full> {
+        self.parts.runs.push(run).map_err(|_| Full)?;
+        self.parts.last.push(false).map_err(|_| {
+            self.parts.runs.truncate(self.parts.last.len());
+            Full
+        })
+    }
+
+    /// The unit is complete.
+    pub fn close(mut self) -> Result<(), Full> {
+        let Some(owner) = self.owner.take() else {
+            return Ok(());
+        };
+
+        self.parts
+            .units
+            .push(Unit {
+                owner,
+                old: self.parts.old.len(),
+                new: self.parts.new.len(),
+            })
+            .map_err(|unit| {
+                self.owner = Some(unit.owner);
+                Full
+            })?;
+        if let Some(last) = self
+            .parts
+            .last
+            .get_mut(self.runs..)
+            .and_then(|l| l.last_mut())
+        {
+            *last = true;
+        }
+        // INVARIANT: The pages that were added are those of the unit.
+        Ok(())
+    }
+}
+
+impl<M: Memory> Drop for Open<'_, M> {
+    fn drop(&mut self) {
+        let Some(owner) = self.owner.take() else {
+            return;
+        };
+        let old = self.parts.old.get_mut(self.old..).unwrap_or_default();
+
+        old.iter_mut().for_each(|page| forget(page.take()));
+        self.parts.old.truncate(self.old);
+        self.parts.new.truncate(self.new);
+        self.parts.values.truncate(self.values);
+        self.parts.runs.truncate(self.runs);
+        self.parts.last.truncate(self.runs);
+        owner.end(Outcome::Untouched(Why::NoMemory), &[]);
+    }
+}

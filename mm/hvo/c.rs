@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What C does for HVO, behind types that say who owns what.
+
+use super::batch::{
+    Full,
+    Grace,
+    Why, //
+};
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
+use kernel::{
+    bindings,
+    page::PAGE_SIZE,
+    prelude::*,
+    safe_c, //
+};
+
+pub(crate) type Run = bindings::hvo_run;
+pub(crate) type Params = bindings::hvo_params;
+pub(crate) type Reason = bindings::hvo_reason;
+pub(crate) type Span = bindings::hvo_span;
+
+/// A size of HugeTLB folios.
+///
+/// # Invariants
+///
+/// It exists for as long as the system runs.
+#[derive(Clone, Copy)]
+pub(crate) struct Size(NonNull<bindings::hstate>);
+
+/// A folio that is being changed.
+///
+/// # Invariants
+///
+/// Nobody has a reference to it, and until the change is over only its owner uses it.
+#[derive(Clone, Copy)]
+pub(crate) struct Folio(NonNull<bindings::folio>);
+
+/// A list of such folios, which lives for `'l`.
+///
+/// # Invariants
+///
+/// Only who has this uses it.
+#[derive(Clone, Copy)]
+pub(crate) struct Folios<'l>(NonNull<bindings::list_head>, PhantomData<&'l ()>);
+
+/// When the folios of a batch were frozen.
+#[derive(Clone, Copy)]
+pub(crate) struct Frozen(c_ulong);
+
+/// A page of struct pages.
+///
+/// # Invariants
+///
+/// It is owned, unless it was given to [`Open::displace`](super::batch::Open::displace).
+#[repr(transparent)]
+pub(crate) struct Page(NonNull<bindings::page>);
+
+/// Such a page that live entries lead to.
+///
+/// # Invariants
+///
+/// It stays for as long as these entries do not change.
+#[derive(Clone, Copy)]
+pub(crate) struct Mapped(NonNull<bindings::page>);
+
+/// A page table that no entry leads to.
+///
+/// # Invariants
+///
+/// It is owned.
+pub(crate) struct Table(NonNull<bindings::pte_t>);
+
+/// The pages behind an entry that maps a block of vmemmap.
+///
+/// # Invariants
+///
+/// As of [`Mapped`].
+pub(crate) struct Block(NonNull<bindings::page>);
+
+impl Size {
+    /// # Safety
+    ///
+    /// `h` must be one of the system's.
+    pub(crate) unsafe fn from_raw(h: *const bindings::hstate) -> Self {
+        // SAFETY: By the safety requirements.
+        Self(unsafe { NonNull::new_unchecked(h.cast_mut()) })
+    }
+
+    fn as_ptr(self) -> *mut bindings::hstate {
+        self.0.as_ptr()
+    }
+}
+
+impl Folio {
+    /// # Safety
+    ///
+    /// As the invariants say.
+    pub(crate) unsafe fn from_raw(folio: *mut bindings::folio) -> Self {
+        // SAFETY: By the safety requirements.
+        Self(unsafe { NonNull::new_unchecked(folio) })
+    }
+
+    fn as_ptr(self) -> *mut bindings::folio {
+        self.0.as_ptr()
+    }
+
+    /// Takes it off its list.
+    ///
+    /// # Safety
+    ///
+    /// It must be on one.
+    pub(crate) unsafe fn del(self) {
+        // SAFETY: By the safety requirements.
+        unsafe { bindings::hvo_folio_del(self.as_ptr()) };
+    }
+
+    /// The address of its first struct page.
+    pub(crate) fn vmemmap(self) -> usize {
+        self.0.as_ptr() as usize
+    }
+}
+
+impl<'l> Folios<'l> {
+    /// # Safety
+    ///
+    /// `list` must be initialised, and for `'l` only the caller may use it. It must be a list of
+    /// folios as [`Folio`] says.
+    pub(crate) unsafe fn from_raw(list: *mut bindings::list_head) -> Self {
+        // SAFETY: By the safety requirements.
+        Self(unsafe { NonNull::new_unchecked(list) }, PhantomData)
+    }
+
+    fn as_ptr(self) -> *mut bindings::list_head {
+        self.0.as_ptr()
+    }
+
+    /// Adds a folio that is on no list.
+    pub(crate) fn add(self, folio: Folio) {
+        // SAFETY: The list is ours, and so is the folio.
+        unsafe { bindings::hvo_folio_add(folio.as_ptr(), self.as_ptr()) };
+    }
+
+    /// Adds the parts, of size `to`, that a folio of `size` has become.
+    pub(crate) fn add_parts(self, folio: Folio, size: Size, to: Size) {
+        // SAFETY: As above.
+        unsafe {
+            bindings::hvo_finish_demotion(folio.as_ptr(), size.as_ptr(), to.as_ptr(), self.as_ptr())
+        };
+    }
+
+    /// All folios. The one that was given last may have been moved to another list, or deleted.
+    pub(crate) fn iter(self) -> impl Iterator<Item = Folio> + Clone + 'l {
+        let after = move |folio| {
+            // SAFETY: The list is ours.
+            let next = unsafe { bindings::hvo_next_folio(self.as_ptr(), folio) };
+
+            NonNull::new(next).map(Folio)
+        };
+        let mut next = after(core::ptr::null_mut());
+
+        core::iter::from_fn(move || {
+            let folio = next?;
+
+            next = after(folio.as_ptr());
+            Some(folio)
+        })
+    }
+}
+
+impl Frozen {
+    /// They are.
+    pub(crate) fn now() -> Self {
+        Self(grace_period())
+    }
+
+    /// Waits until nobody has read a reference count before, and still tries to raise it. May
+    /// sleep.
+    pub(crate) fn wait(self) -> Grace {
+        wait_for_readers(self.0);
+        // SAFETY: Who takes a reference does so in an RCU read-side section, see page_ref.h.
+        unsafe { Grace::is_over() }
+    }
+}
+
+impl Page {
+    /// A new one, on the node of `folio`. May sleep.
+    pub(crate) fn new(folio: Folio) -> Result<Self, Full> {
+        // INVARIANT: It was allocated.
+        NonNull::new(new_page(folio)).map(Self).ok_or(Full)
+    }
+
+    /// The value of an entry that leads there.
+    pub(crate) fn entry(&self) -> u64 {
+        entry_value(self.mapped(), false)
+    }
+
+    /// As what it will be.
+    pub(crate) fn mapped(&self) -> Mapped {
+        Mapped(self.0)
+    }
+
+    /// Copies the content of another page.
+    pub(crate) fn copy(&self, from: Mapped) {
+        copy_page(self, from);
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: By the invariant, and nothing leads there.
+        unsafe { bindings::hvo_free_page(self.0.as_ptr()) };
+    }
+}
+
+impl Mapped {
+    /// The page that the `i`th entry of `span` leads to.
+    pub(crate) fn of(span: &Span, i: usize) -> Self {
+        // SAFETY: `hvo_walk()` has given entries of a live table.
+        let page = unsafe { bindings::hvo_entry_page(span.entries.add(i)) };
+
+        // SAFETY: Each entry of vmemmap leads to a page.
+        Self(unsafe { NonNull::new_unchecked(page) })
+    }
+
+    /// The page that all tails of folios of a size share.
+    pub(crate) fn shared_tail(size: Size, folio: Folio) -> Result<Self, Why> {
+        // INVARIANT: It is never freed.
+        NonNull::new(shared_tail(size, folio))
+            .map(Self)
+            .ok_or(Why::NoMemory)
+    }
+
+    /// The value of a read-only entry that leads there.
+    pub(crate) fn read_only_entry(self) -> u64 {
+        entry_value(self, true)
+    }
+
+    /// Its linear address.
+    pub(crate) fn address(self) -> *mut c_void {
+        page_address(self)
+    }
+
+    /// The same page, for when nothing leads there any more.
+    ///
+    /// # Safety
+    ///
+    /// It must be given to [`Open::displace`](super::batch::Open::displace), or forgotten.
+    pub(crate) unsafe fn displaced(self) -> Page {
+        // INVARIANT: By the safety requirements.
+        Page(self.0)
+    }
+}
+
+impl Table {
+    /// A new one that maps the same pages as the block, and the value of an entry that leads there.
+    /// May sleep.
+    pub(crate) fn new(block: &Block) -> Result<(Self, u64), Full> {
+        let mut entry = 0;
+
+        // SAFETY: A block has as many pages as a table has entries.
+        let table = unsafe { bindings::hvo_new_table(block.0.as_ptr(), &mut entry) };
+
+        // INVARIANT: It was allocated.
+        Ok((Self(NonNull::new(table).ok_or(Full)?), entry))
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        // SAFETY: By the invariant.
+        unsafe { bindings::hvo_free_table(self.0.as_ptr()) };
+    }
+}
+
+impl Block {
+    /// The one that `span` is the entry of, if it is that.
+    pub(crate) fn of(span: &Span) -> Option<Self> {
+        // INVARIANT: `hvo_walk()` says so.
+        NonNull::new(span.block).map(Self)
+    }
+
+    /// Lets a live entry lead to `table`, which maps the same. The caller flushes.
+    pub(crate) fn split_live(self, span: &Span, table: Table, entry: u64) {
+        // SAFETY: It is the entry of this block, which CPUs let change while they use it.
+        unsafe { bindings::hvo_split_live(span.entries, entry) };
+        core::mem::forget(table);
+        self.was_split();
+    }
+
+    /// Its pages are mapped one by one now.
+    pub(crate) fn was_split(self) {
+        // SAFETY: They are.
+        unsafe { bindings::hvo_block_split(self.0.as_ptr()) };
+    }
+}
+
+safe_c! {
+    /// How many entries map the struct pages of a folio.
+    pub(crate) fn entries(size: Size) -> usize = hvo_entries(size.as_ptr());
+    /// Whether folios can be demoted to `size` without their own vmemmap in between.
+    pub(crate) fn demotes_to(size: Size) -> bool = hvo_demotes_to(size.as_ptr());
+    /// Whether the folio should give its vmemmap back, and did not.
+    pub(crate) fn should_optimize(size: Size, folio: Folio) -> bool
+        = vmemmap_should_optimize_folio(size.as_ptr(), folio.as_ptr());
+    /// Whether it did.
+    pub(crate) fn is_optimized(folio: Folio) -> bool = hvo_folio_optimized(folio.as_ptr());
+    /// Whether memory failed in it.
+    pub(crate) fn is_poisoned(folio: Folio) -> bool = hvo_folio_poisoned(folio.as_ptr());
+    /// Marks it as one that has.
+    pub(crate) fn set_optimized(folio: Folio, optimized: bool)
+        = hvo_folio_set_optimized(folio.as_ptr(), optimized);
+    fn new_page(folio: Folio) -> *mut bindings::page = hvo_new_page(folio.as_ptr());
+    fn shared_tail(size: Size, folio: Folio) -> *mut bindings::page
+        = hvo_shared_tail(size.as_ptr(), folio.as_ptr());
+    fn entry_value(page: Mapped, read_only: bool) -> u64
+        = hvo_entry_value(page.0.as_ptr(), read_only);
+    fn page_address(page: Mapped) -> *mut c_void = hvo_page_address(page.0.as_ptr());
+    fn copy_page(to: &Page, from: Mapped) = hvo_copy_page(to.0.as_ptr(), from.0.as_ptr());
+    /// Makes `to` the first page of the struct pages of a folio of `size`, a part of `folio`.
+    pub(crate) fn fill_head(to: &Page, size: Size, folio: Folio)
+        = hvo_fill_head(to.0.as_ptr(), size.as_ptr(), folio.as_ptr());
+    /// Whether a block may become a page table while it is in use.
+    pub(crate) fn splits_live() -> bool = hvo_splits_live();
+    fn grace_period() -> c_ulong = hvo_grace_period();
+    fn wait_for_readers(since: c_ulong) = hvo_wait_for_readers(since);
+    /// Flushes the TLBs of all CPUs.
+    pub(crate) fn flush_all() = hvo_flush_all();
+    /// Says that `kept` of `all` folios were not optimised.
+    pub(crate) fn report(size: Size, kept: usize, all: usize, why: Why)
+        = hvo_report(size.as_ptr(), kept, all, errno(why));
+    /// Counts a pause, or an attempt.
+    pub(crate) fn account(event: &bindings::hvo_event, success: bool)
+        = hvo_account(event, success);
+}
+
+/// Makes each CPU have translations of the vmemmap of a folio. For checks.
+pub(crate) fn touch(_size: Size, _folio: Folio) {
+    #[cfg(CONFIG_HVO_DEBUG)]
+    // SAFETY: It reads struct pages.
+    unsafe {
+        bindings::hvo_touch(_size.as_ptr(), _folio.as_ptr())
+    };
+}
+
+/// Checks that no CPU sees what the vmemmap of a folio was before. `old`: the pages that it was, if
+/// they are free next.
+pub(crate) fn probe(_size: Size, _folio: Folio, _old: Option<&[Option<Page>]>) {
+    #[cfg(CONFIG_HVO_DEBUG)]
+    // SAFETY: `Option<Page>` is a pointer. Nothing leads to these pages, or nobody else uses them.
+    unsafe {
+        let (old, nr) = _old.map_or((core::ptr::null(), 0), |old| (old.as_ptr(), old.len()));
+
+        bindings::hvo_probe(_size.as_ptr(), _folio.as_ptr(), old.cast(), nr)
+    };
+}
+
+/// The error of C.
+pub(crate) fn errno(why: Why) -> c_int {
+    match why {
+        Why::NoMemory => ENOMEM,
+        Why::SelfHosted => EOPNOTSUPP,
+        Why::Hotplug => EBUSY,
+    }
+    .to_errno()
+}
+
+/// The parameters as they are now.
+pub(crate) fn params() -> Params {
+    let mut params = Params::default();
+
+    // SAFETY: It fills them in.
+    unsafe { bindings::hvo_get_params(&mut params) };
+    params
+}
+
+/// Calls `f` for each block and each page table that maps `entries` pages from `start` on, until it
+/// fails. May sleep; `f` may allocate.
+pub(crate) fn walk<E, F: FnMut(&Span) -> Result<(), E>>(
+    start: usize,
+    entries: usize,
+    f: F,
+) -> Result<(), E> {
+    struct Call<E, F> {
+        f: F,
+        error: Option<E>,
+    }
+
+    /// # Safety
+    ///
+    /// `arg` must be a `Call<E, F>` that nobody else uses, `span` a valid one.
+    unsafe extern "C" fn call<E, F: FnMut(&Span) -> Result<(), E>>(
+        arg: *mut c_void,
+        span: *const Span,
+    ) -> c_int {
+        // SAFETY: By the safety requirements.
+        let (call, span) = unsafe { (&mut *arg.cast::<Call<E, F>>(), &*span) };
+
+        call.error = (call.f)(span).err();
+        call.error.is_some().into()
+    }
+
+    let mut state = Call { f, error: None };
+    // SAFETY: `call()` gets what it needs, and is not called any more when this returns.
+    let ret = unsafe {
+        bindings::hvo_walk(
+            start,
+            start + entries * PAGE_SIZE,
+            Some(call::<E, F>),
+            (&raw mut state).cast(),
+        )
+    };
+
+    debug_assert!(ret >= 0);
+    state.error.map_or(Ok(()), Err)
+}
+
+/// Calls `f` while no CPU is in a deep idle state. One that first has to wake up would keep the
+/// others waiting, or not stop in time.
+pub(crate) fn with_light_sleepers<R>(f: impl FnOnce() -> R) -> R {
+    let mut request = bindings::pm_qos_request::default();
+
+    // SAFETY: It stays where it is until it is removed.
+    unsafe { bindings::hvo_no_deep_idle(&raw mut request) };
+    let result = f();
+    // SAFETY: It was added.
+    unsafe { bindings::hvo_deep_idle(&raw mut request) };
+    result
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Changes while all other CPUs are paused, or, if they are too late for that, stopped in threads.
+
+use super::{
+    batch::{
+        Ways,
+        Why, //
+    },
+    c::{
+        self,
+        Params,
+        Reason,
+        Run, //
+    },
+    plan::{
+        next_window,
+        rest_us,
+        Attempts,
+        Budget,
+        Cost,
+        Miss,
+        Step,
+        Streak,
+        Work, //
+    }, //
+};
+use kernel::{
+    bindings,
+    mm::pause::{
+        with_paused,
+        with_stopped,
+        Pause,
+        Window, //
+    },
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        global_lock,
+        lock::GlobalGuard, //
+    },
+    time::{
+        delay::fsleep,
+        Delta,
+        Instant,
+        Monotonic, //
+    }, //
+};
+
+/// What pauses took so far, see [`Cost::into_raw`].
+static COST: Atomic<u64> = Atomic::new(Cost::INITIAL.into_raw());
+/// Of batches without a pause, see [`Streak::into_raw`].
+static STREAK: Atomic<u32> = Atomic::new(0);
+
+/// The last time that the other CPUs did not run.
+pub(super) struct Stop {
+    ended: Option<Instant<Monotonic>>,
+    ns: u64,
+}
+
+global_lock! {
+    // SAFETY: `hvo_rust_init()` initialises it, before there are HugeTLB pools.
+    pub(super) unsafe(uninit) static TURN: Mutex<Stop> = Stop { ended: None, ns: 0 };
+}
+
+/// The right to stop the other CPUs, which one task at a time has: of several, each would wait for
+/// the end of the same rest. Not the mutex of `arm64_pause_cpus()`, which CPU hotplug takes.
+struct Turn(GlobalGuard<TURN>);
+
+impl Turn {
+    /// Waits until all others who want to stop CPUs have done so, and until the CPUs have run for
+    /// long enough since: `duty_pct` is the share of the time that they may be stopped for.
+    fn begin(duty_pct: u32) -> Self {
+        let stop = TURN.lock();
+        let us = stop.ended.map_or(0, |ended| {
+            rest_us(stop.ns, ended.elapsed().as_nanos().max(0) as u64, duty_pct)
+        });
+
+        if us > 0 {
+            fsleep(Delta::from_micros(us as i64));
+        }
+        Self(stop)
+    }
+
+    /// Ends it with a pause, or an attempt.
+    fn end(mut self, pause: &Pause) {
+        self.0.ns = pause.ack_ns.saturating_add(pause.paused_ns);
+        self.0.ended = Some(Instant::now());
+    }
+}
+
+fn work_of(run: &Run) -> Work {
+    Work {
+        entries: run.nr,
+        copies: u32::from(!run.copy_to.is_null()) * (PAGE_SIZE / 4096) as u32,
+    }
+}
+
+/// Changes entries while no other CPU runs.
+pub(super) struct Fallback {
+    /// Of whom.
+    pub(super) reason: Reason,
+    /// What a user has asked for.
+    pub(super) params: Params,
+    /// Whether the caller has no use for an error.
+    pub(super) mandatory: bool,
+}
+
+impl Ways<Run> for Fallback {
+    /// Once CPUs did not stop in time, threads are stopped for the rest of the batch, in windows
+    /// that only `max_entries` limits: stopping threads takes longer than what is done then.
+    unsafe fn change(&mut self, runs: &[Run], last: &[bool]) -> (usize, Why) {
+        let mut stop = self.params.strategy == bindings::hvo_strategy_HVO_STOP_MACHINE;
+        let streak = Streak::from_raw(STREAK.load(Relaxed));
+        let mut attempts = Attempts::default();
+        let mut inside = false;
+        let mut units = 0;
+        let mut at = 0;
+
+        while at < runs.len() {
+            let rest = runs[at..].iter().zip(&last[at..]);
+            let window = next_window(
+                rest.map(|(run, last)| (work_of(run), *last)),
+                Cost::from_raw(COST.load(Relaxed)),
+                Budget {
+                    entries: self.params.max_entries,
+                    ns: if stop {
+                        u64::MAX
+                    } else {
+                        u64::from(self.params.budget_us) * 1_000
+                    },
+                },
+            );
+            let next = at + window.runs;
+
+            // SAFETY: By the safety requirements.
+            if let Err(miss) = unsafe { self.try_window(&runs[at..next], window.work, stop) } {
+                let retries = streak.retries(miss, self.params.retries);
+
+                // A unit that was begun has to be finished.
+                match attempts.after(miss, retries, self.mandatory || inside) {
+                    // Not with threads a second time: who keeps the lock may wait for this.
+                    Step::Again(us) => {
+                        stop = false;
+                        fsleep(Delta::from_micros(us as i64));
+                    }
+                    Step::StopMachine => {
+                        stop = true;
+                        if miss == Miss::Cancelled {
+                            STREAK.store(streak.missed().into_raw(), Relaxed);
+                        }
+                    }
+                    Step::GiveUp if inside => attempts = Attempts::default(),
+                    Step::GiveUp => break,
+                }
+                continue;
+            }
+            units += last[at..next].iter().filter(|last| **last).count();
+            attempts = Attempts::default();
+            inside = !window.whole;
+            at = next;
+        }
+        (units, Why::Hotplug)
+    }
+}
+
+impl Fallback {
+    /// Tries to make the changes of one window, by stopping threads if `stop`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Ways::change`].
+    unsafe fn try_window(&self, runs: &[Run], work: Work, stop: bool) -> Result<(), Miss> {
+        // SAFETY: By the safety requirements: only new pages and shared ones follow, and nobody
+        // has a reference to the folios.
+        let window = unsafe { Window::new(runs) };
+        let turn = Turn::begin(self.params.duty_pct);
+
+        if stop {
+            let begin = Instant::<Monotonic>::now();
+
+            with_stopped(|cpus| window.apply(cpus)).map_err(|_| Miss::Locked)?;
+            // From when the first thread may have been stopped.
+            let pause = Pause {
+                paused_ns: begin.elapsed().as_nanos() as u64,
+                ..Default::default()
+            };
+
+            self.account(work, &pause, true, true);
+            turn.end(&pause);
+            return Ok(());
+        }
+
+        let timeout_ns = u64::from(self.params.ack_timeout_us) * 1_000;
+        let (result, pause) = with_paused(timeout_ns, |cpus| window.apply(cpus));
+
+        self.account(work, &pause, false, result.is_ok());
+        turn.end(&pause);
+        match result {
+            Ok(()) => {
+                STREAK.store(Streak::default().into_raw(), Relaxed);
+                let cost = Cost::from_raw(COST.load(Relaxed));
+
+                COST.store(cost.learn(work, pause.paused_ns).into_raw(), Relaxed);
+                Ok(())
+            }
+            Err(e) if e == EAGAIN => Err(Miss::Cancelled),
+            Err(_) => Err(Miss::Hotplug),
+        }
+    }
+
+    fn account(&self, work: Work, pause: &Pause, stopped: bool, success: bool) {
+        let event = bindings::hvo_event {
+            reason: self.reason,
+            cpus: pause.cpus,
+            entries: work.entries,
+            copies: work.copies / (PAGE_SIZE / 4096) as u32,
+            missing: pause.missing.map_or(-1, |cpu| cpu as i32),
+            stopped,
+            ack_ns: pause.ack_ns,
+            paused_ns: pause.paused_ns,
+        };
+
+        c::account(&event, success);
+    }
+}
