@@ -39,7 +39,10 @@ void hvo_optimize_folio(const struct hstate *h, struct folio *folio);
 void hvo_demote_folios(const struct hstate *src, const struct hstate *dst,
 		       struct list_head *folios, struct list_head *demoted);
 
-/* mm/hvo/hvo_walk.c */
+/* mm/hvo/hvo_pool.c */
+void hvo_folio_free(const struct hstate *h, struct folio *folio);
+void hvo_pools_changed(void);
+bool hvo_wait_for_folios(const struct hstate *h);
 void hvo_count_folio(struct hstate *h, struct folio *folio, int nr);
 unsigned long hvo_optimized_folios(struct hstate *h, unsigned long *others);
 
@@ -64,6 +67,7 @@ enum hvo_hook {
 	HVO_HOOK_DIE,		/* who dies while the others wait panics */
 	HVO_HOOK_KEY,		/* who takes a reference can be waited for */
 	HVO_HOOK_TASKS,		/* a task that was preempted doing so before that is waited for */
+	HVO_HOOK_HELD,		/* who needs a folio waits for the worker that holds it */
 	NR_HVO_HOOKS
 };
 
@@ -128,6 +132,19 @@ static inline void hvo_optimize_folio(const struct hstate *h, struct folio *foli
 static inline void hvo_demote_folios(const struct hstate *src, const struct hstate *dst,
 				     struct list_head *folios, struct list_head *demoted)
 {
+}
+
+static inline void hvo_folio_free(const struct hstate *h, struct folio *folio)
+{
+}
+
+static inline void hvo_pools_changed(void)
+{
+}
+
+static inline bool hvo_wait_for_folios(const struct hstate *h)
+{
+	return false;
 }
 
 static inline void hvo_count_folio(struct hstate *h, struct folio *folio, int nr)

@@ -53,8 +53,8 @@ pub enum Why {
 
 /// What a unit belongs to.
 pub trait Owner<P> {
-    /// The only end of a unit. `old`: what its entries led to; if it was changed, these pages are
-    /// freed next.
+    /// The only end of a unit. `old`: what its entries led to, if they were complete; after a
+    /// change these pages are freed next.
     fn end(self, outcome: Outcome, old: &[Option<P>]);
 }
 
@@ -77,11 +77,19 @@ pub struct Room {
 #[derive(Debug)]
 pub struct Full;
 
-/// A unit, and where its parts end in the stores of the batch.
-struct Unit<O> {
-    owner: O,
+/// How much there is in the stores of a batch.
+#[derive(Clone, Copy, Default)]
+struct Ends {
+    runs: usize,
+    values: usize,
     old: usize,
     new: usize,
+}
+
+/// A unit, and where its parts end.
+struct Unit<O> {
+    owner: O,
+    ends: Ends,
 }
 
 /// # Invariants
@@ -110,16 +118,37 @@ pub struct Tally {
 }
 
 impl<M: Memory> Parts<M> {
+    /// Where the parts of the last unit end.
+    fn ends(&self) -> Ends {
+        self.units.last().map_or(Ends::default(), |unit| unit.ends)
+    }
+
+    /// Takes back what belongs to no unit.
+    fn roll_back(&mut self) {
+        let ends = self.ends();
+        let old = self.old.get_mut(ends.old..).unwrap_or_default();
+
+        // Live entries lead to these.
+        old.iter_mut().for_each(|page| forget(page.take()));
+        self.old.truncate(ends.old);
+        self.new.truncate(ends.new);
+        self.values.truncate(ends.values);
+        self.runs.truncate(ends.runs);
+        self.last.truncate(ends.runs);
+    }
+
     /// Ends all units: the first `changed` are, the others are not because of `why`.
     fn end(&mut self, changed: usize, why: Why) -> Tally {
         let mut tally = Tally::default();
-        let (mut old_at, mut new_at) = (0, 0);
+        let mut begin = Ends::default();
 
+        self.roll_back();
         for unit in self.units.drain_all() {
-            let old = self.old.get_mut(old_at..unit.old).unwrap_or_default();
-            let new = self.new.get_mut(new_at..unit.new).unwrap_or_default();
+            let (old, new) = (begin.old..unit.ends.old, begin.new..unit.ends.new);
+            let old = self.old.get_mut(old).unwrap_or_default();
+            let new = self.new.get_mut(new).unwrap_or_default();
 
-            (old_at, new_at) = (unit.old, unit.new);
+            begin = unit.ends;
             if tally.changed < changed {
                 tally.changed += 1;
                 unit.owner.end(Outcome::Changed, old);
@@ -193,7 +222,11 @@ impl Grace {
 }
 
 /// A way to change entries.
-pub trait Ways<R> {
+///
+/// # Safety
+///
+/// As many units as [`Self::change`] returns must be changed, and all others be as they were.
+pub unsafe trait Ways<R> {
     /// Changes the entries of units, from the first one on. A unit ends where `last` is true.
     /// Returns how many units were changed, and why the others were not.
     ///
@@ -243,18 +276,17 @@ impl<M: Memory> Batch<M, Collecting> {
 
     /// Begins the next unit.
     pub fn open(&mut self, owner: M::Owner) -> Open<'_, M> {
+        // There is something to take back only if somebody has forgotten an `Open`.
+        self.parts.roll_back();
         Open {
-            runs: self.parts.runs.len(),
-            values: self.parts.values.len(),
-            old: self.parts.old.len(),
-            new: self.parts.new.len(),
             owner: Some(owner),
             parts: &mut self.parts,
         }
     }
 
     /// Nothing is added any more.
-    pub fn prepare(self, _grace: Grace) -> Batch<M, Prepared> {
+    pub fn prepare(mut self, _grace: Grace) -> Batch<M, Prepared> {
+        self.parts.roll_back();
         Batch {
             parts: self.parts,
             state: Prepared,
@@ -284,9 +316,11 @@ impl<M: Memory> Batch<M, Applied> {
     /// Ends all units, and frees the pages that are not needed. The batch can be used again.
     pub fn release(self) -> (Batch<M, Collecting>, Tally) {
         let Self { mut parts, state } = self;
-        let tally = parts.end(state.changed, state.why);
+        let Applied { changed, why } = state;
 
         forget(state);
+        let tally = parts.end(changed, why);
+
         (
             Batch {
                 parts,
@@ -302,10 +336,6 @@ impl<M: Memory> Batch<M, Applied> {
 pub struct Open<'b, M: Memory> {
     parts: &'b mut Parts<M>,
     owner: Option<M::Owner>,
-    runs: usize,
-    values: usize,
-    old: usize,
-    new: usize,
 }
 
 impl<M: Memory> Open<'_, M> {
@@ -316,7 +346,7 @@ impl<M: Memory> Open<'_, M> {
 
     /// The page that was brought to this unit as the `index`th.
     pub fn brought(&self, index: usize) -> Option<&M::Page> {
-        self.parts.new.get(self.new + index)?.as_ref()
+        self.parts.new.get(self.parts.ends().new + index)?.as_ref()
     }
 
     /// Adds a page that entries lead to now, and that is freed after the change.
@@ -331,7 +361,8 @@ impl<M: Memory> Open<'_, M> {
         })
     }
 
-    /// Adds a new value of an entry, and returns where it stays until the unit has ended.
+    /// Adds a new value of an entry, and returns where it stays until the unit has ended. Those of
+    /// a unit follow each other there.
     pub fn value(&mut self, value: u64) -> Result<*const u64, Full> {
         self.parts.values.push(value).map_err(|_| Full)?;
         self.parts
@@ -355,49 +386,37 @@ impl<M: Memory> Open<'_, M> {
         })
     }
 
-    /// The unit is complete.
+    /// The unit is complete. Without any entry that changes it is not, and is taken back, too.
     pub fn close(mut self) -> Result<(), Full> {
-        let Some(owner) = self.owner.take() else {
-            return Ok(());
+        let ends = Ends {
+            runs: self.parts.runs.len(),
+            values: self.parts.values.len(),
+            old: self.parts.old.len(),
+            new: self.parts.new.len(),
         };
+        let begin = self.parts.ends().runs;
+        let last = self.parts.last.get_mut(begin..).and_then(|l| l.last_mut());
 
-        self.parts
-            .units
-            .push(Unit {
-                owner,
-                old: self.parts.old.len(),
-                new: self.parts.new.len(),
-            })
-            .map_err(|unit| {
-                self.owner = Some(unit.owner);
-                Full
-            })?;
-        if let Some(last) = self
-            .parts
-            .last
-            .get_mut(self.runs..)
-            .and_then(|l| l.last_mut())
-        {
-            *last = true;
+        *last.ok_or(Full)? = true;
+        if let Some(owner) = self.owner.take() {
+            // INVARIANT: The pages that were added are those of the unit.
+            self.parts
+                .units
+                .push(Unit { owner, ends })
+                .map_err(|unit| {
+                    self.owner = Some(unit.owner);
+                    Full
+                })?;
         }
-        // INVARIANT: The pages that were added are those of the unit.
         Ok(())
     }
 }
 
 impl<M: Memory> Drop for Open<'_, M> {
     fn drop(&mut self) {
-        let Some(owner) = self.owner.take() else {
-            return;
-        };
-        let old = self.parts.old.get_mut(self.old..).unwrap_or_default();
-
-        old.iter_mut().for_each(|page| forget(page.take()));
-        self.parts.old.truncate(self.old);
-        self.parts.new.truncate(self.new);
-        self.parts.values.truncate(self.values);
-        self.parts.runs.truncate(self.runs);
-        self.parts.last.truncate(self.runs);
-        owner.end(Outcome::Untouched(Why::NoMemory), &[]);
+        if let Some(owner) = self.owner.take() {
+            owner.end(Outcome::Untouched(Why::NoMemory), &[]);
+            self.parts.roll_back();
+        }
     }
 }

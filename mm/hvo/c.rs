@@ -15,7 +15,8 @@ use kernel::{
     bindings,
     page::PAGE_SIZE,
     prelude::*,
-    safe_c, //
+    safe_c,
+    types::NotThreadSafe, //
 };
 
 pub(crate) type Run = bindings::hvo_run;
@@ -298,6 +299,80 @@ impl Block {
     }
 }
 
+/// The right to change how many folios there are of a size.
+///
+/// # Invariants
+///
+/// This task holds the `resize_lock` of the size.
+pub(crate) struct Resize(Size, NotThreadSafe);
+
+impl Resize {
+    /// Takes it, unless somebody has it.
+    pub(crate) fn try_lock(size: Size) -> Option<Self> {
+        // INVARIANT: It does now.
+        try_resize(size).then_some(Self(size, NotThreadSafe))
+    }
+}
+
+impl Drop for Resize {
+    fn drop(&mut self) {
+        // SAFETY: By the invariant.
+        unsafe { bindings::hvo_end_resize(self.0.as_ptr()) };
+    }
+}
+
+/// Free folios that were taken out of their pool, and are put back when this is dropped.
+///
+/// # Invariants
+///
+/// `folios` is the list of `hvo_hold_begin()`.
+pub(crate) struct Held<'r> {
+    folios: Folios<'r>,
+    _resize: &'r Resize,
+}
+
+impl<'r> Held<'r> {
+    /// Takes up to `most` folios that should be optimised; none if there are none. May sleep.
+    pub(crate) fn take(resize: &'r Resize, most: usize) -> Option<Self> {
+        // SAFETY: The list is that of who has begun, and has not ended.
+        let folios = unsafe { Folios::from_raw(hold_begin()) };
+        // INVARIANT: Just above.
+        let held = Self {
+            folios,
+            _resize: resize,
+        };
+        let mut taken = 0;
+
+        for node in 0..nodes() {
+            for _ in 0..free_folios(resize.0, node) {
+                if taken == most {
+                    return (taken > 0).then_some(held);
+                }
+                taken += usize::from(hold_next(resize.0, node));
+            }
+        }
+        (taken > 0).then_some(held)
+    }
+
+    /// The folios.
+    pub(crate) fn folios(&self) -> Folios<'_> {
+        self.folios
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        // SAFETY: By the invariants: `hvo_hold_begin()` was called.
+        unsafe { bindings::hvo_hold_end() };
+    }
+}
+
+/// All sizes of HugeTLB folios.
+pub(crate) fn sizes() -> impl Iterator<Item = Size> {
+    // INVARIANT: It is one of the system's.
+    (0..).map_while(|index| NonNull::new(size_at(index)).map(Size))
+}
+
 safe_c! {
     /// How many entries map the struct pages of a folio.
     pub(crate) fn entries(size: Size) -> usize = hvo_entries(size.as_ptr());
@@ -332,6 +407,14 @@ safe_c! {
     /// Says that `kept` of `all` folios were not optimised.
     pub(crate) fn report(size: Size, kept: usize, all: usize, why: Why)
         = hvo_report(size.as_ptr(), kept, all, errno(why));
+    fn size_at(index: c_uint) -> *mut bindings::hstate = hvo_size_at(index);
+    fn nodes() -> c_uint = hvo_nodes();
+    fn try_resize(size: Size) -> bool = hvo_try_resize(size.as_ptr());
+    fn free_folios(size: Size, node: c_uint) -> usize = hvo_free_folios(size.as_ptr(), node);
+    fn hold_begin() -> *mut bindings::list_head = hvo_hold_begin();
+    fn hold_next(size: Size, node: c_uint) -> bool = hvo_hold_next(size.as_ptr(), node);
+    /// How many folios of a size should be optimised and are not, but for surplus ones.
+    pub(crate) fn missing(size: Size) -> isize = hvo_missing_folios(size.as_ptr());
     /// Counts a pause, or an attempt.
     pub(crate) fn account(event: &bindings::hvo_event, success: bool)
         = hvo_account(event, success);

@@ -110,7 +110,8 @@ pub(super) struct Fallback {
     pub(super) mandatory: bool,
 }
 
-impl Ways<Run> for Fallback {
+// SAFETY: A unit counts once all its windows were applied, and one that was begun is finished.
+unsafe impl Ways<Run> for Fallback {
     /// Once CPUs did not stop in time, threads are stopped for the rest of the batch, in windows
     /// that only `max_entries` limits: stopping threads takes longer than what is done then.
     unsafe fn change(&mut self, runs: &[Run], last: &[bool]) -> (usize, Why) {

@@ -283,6 +283,7 @@ static const char * const hook_names[NR_HVO_HOOKS] = {
 	[HVO_HOOK_DIE] = "die",
 	[HVO_HOOK_KEY] = "key",
 	[HVO_HOOK_TASKS] = "tasks",
+	[HVO_HOOK_HELD] = "held",
 };
 
 static const struct skip_hooks hooks = {

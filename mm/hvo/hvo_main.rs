@@ -19,6 +19,7 @@ mod c;
 mod fallback;
 pub mod layout;
 pub mod plan;
+mod retry;
 mod store;
 
 use batch::{
@@ -551,21 +552,24 @@ impl Collect {
 }
 
 /// Each folio for itself: what prevents the change of one need not prevent that of others. Returns
-/// why there may be some that were not changed.
+/// how many were changed, and why there may be some that were not.
 fn optimize(
     size: Size,
     folios: impl Iterator<Item = Folio> + Clone,
     together: usize,
-) -> Result<(), Why> {
+) -> (usize, Option<Why>) {
     let mut folios = folios
         .filter(|folio| c::should_optimize(size, *folio))
         .peekable();
 
     if folios.peek().is_none() {
-        return Ok(());
+        return (0, None);
     }
     let unsplit = split(size, folios.clone());
-    let mut changes = Changes::new(size, Op::Optimize, together)?;
+    let mut changes = match Changes::new(size, Op::Optimize, together) {
+        Ok(changes) => changes,
+        Err(why) => return (0, Some(why)),
+    };
 
     if let Err(why) = unsplit {
         changes.unsplit = why;
@@ -580,7 +584,9 @@ fn optimize(
         }
         changes = changes.commit_if_full(added);
     }
-    changes.commit().why.map_or(Ok(()), Err)
+    let changes = changes.commit();
+
+    (changes.changed, changes.why)
 }
 
 /// Returns how many were changed, or why there may be some that were not.
@@ -641,7 +647,7 @@ unsafe extern "C" fn hvo_optimize_folios(
     // SAFETY: By the safety requirements.
     let (size, folios) = unsafe { (Size::from_raw(h), Folios::from_raw(folios)) };
 
-    if let Err(why) = optimize(size, folios.iter(), usize::MAX) {
+    if let (_, Some(why)) = optimize(size, folios.iter(), usize::MAX) {
         let kept = folios.iter().filter(|f| c::should_optimize(size, *f));
 
         c::report(size, kept.count(), folios.iter().count(), why);
@@ -650,7 +656,7 @@ unsafe extern "C" fn hvo_optimize_folios(
 
 /// The same for one that is on no list.
 ///
-/// For one that replaces another: who migrates it, or wants its memory, is not told.
+/// For one that replaces another: who migrates it, or wants its memory, is not told if this fails.
 ///
 /// # Safety
 ///
@@ -660,8 +666,7 @@ unsafe extern "C" fn hvo_optimize_folio(h: *const bindings::hstate, folio: *mut 
     // SAFETY: By the safety requirements.
     let (size, folio) = unsafe { (Size::from_raw(h), Folio::from_raw(folio)) };
 
-    // It stays as it is if this fails.
-    let _ = optimize(size, core::iter::once(folio), 1);
+    optimize(size, core::iter::once(folio), 1);
 }
 
 /// Gives folios their own vmemmap again. May sleep.

@@ -107,6 +107,7 @@ int hvo_proc_switch(const struct ctl_table *table, int write, void *buffer, size
 	if (on)
 		wait_for_references();
 	WRITE_ONCE(vmemmap_optimize_enabled, on);
+	hvo_pools_changed();
 	return 0;
 }
 
@@ -229,6 +230,7 @@ static struct {
 	atomic_long_t busy;
 	atomic_long_t stopped;
 	atomic_long_t copies;
+	atomic_long_t retried;
 	atomic_long_t ack_ns;
 	atomic_long_t paused_ns;
 	/* Below 1, 2, 4 ... us: for how long others did not run. */
@@ -272,6 +274,12 @@ void hvo_account(const struct hvo_event *e, bool success)
 	atomic_long_add(e->paused_ns, &stats.paused_ns);
 }
 
+/* Folios that the worker has optimised. */
+void hvo_account_retried(unsigned long nr)
+{
+	atomic_long_add(nr, &stats.retried);
+}
+
 static int stats_show(struct seq_file *m, void *unused)
 {
 	static const char * const reasons[] = {
@@ -290,6 +298,7 @@ static int stats_show(struct seq_file *m, void *unused)
 	seq_printf(m, "busy %ld\n", atomic_long_read(&stats.busy));
 	seq_printf(m, "stop_machine %ld\n", atomic_long_read(&stats.stopped));
 	seq_printf(m, "copies %ld\n", atomic_long_read(&stats.copies));
+	seq_printf(m, "retried %ld\n", atomic_long_read(&stats.retried));
 	seq_printf(m, "ack_ns %ld\n", atomic_long_read(&stats.ack_ns));
 	seq_printf(m, "paused_ns %ld\n", atomic_long_read(&stats.paused_ns));
 	seq_printf(m, "max_ns %lu\n", READ_ONCE(stats.max_ns));

@@ -291,43 +291,7 @@ void hvo_block_split(struct page *block)
 		split_page(block, get_order(PMD_SIZE));
 }
 
-/* --- what is in the pools ------------------------------------------------------------ */
-
-/* How many folios of each size gave their vmemmap back. Under hugetlb_lock. */
-static unsigned long nr_optimized[HUGE_MAX_HSTATE];
-
-/**
- * hvo_count_folio - count a folio that comes into a pool, or leaves it
- * @h: its size.
- * @folio: it; while it is in the pool, it is optimised or not, and stays so.
- * @nr: 1 or -1.
- *
- * Context: under hugetlb_lock.
- */
-void hvo_count_folio(struct hstate *h, struct folio *folio, int nr)
-{
-	lockdep_assert_held(&hugetlb_lock);
-	if (folio_test_hugetlb_vmemmap_optimized(folio))
-		nr_optimized[hstate_index(h)] += nr;
-}
-
-/**
- * hvo_optimized_folios - how many folios of a size gave their vmemmap back
- * @h: that size.
- * @others: how many did not.
- *
- * Return: those that did; both at the same time.
- */
-unsigned long hvo_optimized_folios(struct hstate *h, unsigned long *others)
-{
-	unsigned long nr;
-
-	spin_lock_irq(&hugetlb_lock);
-	nr = nr_optimized[hstate_index(h)];
-	*others = h->nr_huge_pages - nr;
-	spin_unlock_irq(&hugetlb_lock);
-	return nr;
-}
+/* --- messages and checks --------------------------------------------------------------- */
 
 void hvo_report(const struct hstate *h, unsigned long kept, unsigned long nr, int error)
 {
@@ -339,8 +303,6 @@ void hvo_report(const struct hstate *h, unsigned long kept, unsigned long nr, in
 	pr_warn("%lu of %lu pages of %lukB keep their struct pages: %s\n", kept, nr,
 		huge_page_size(h) / SZ_1K, why);
 }
-
-/* --- checks -------------------------------------------------------------------------- */
 
 #ifdef CONFIG_HVO_DEBUG
 void hvo_touch(const struct hstate *h, struct folio *folio)

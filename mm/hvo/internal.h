@@ -36,6 +36,7 @@ void hvo_get_params(struct hvo_params *params);
 /* --- hvo_stats.c --- */
 
 void hvo_account(const struct hvo_event *event, bool success);
+void hvo_account_retried(unsigned long nr);
 
 /* --- hvo_walk.c --- */
 
@@ -93,9 +94,22 @@ void hvo_touch(const struct hstate *h, struct folio *folio);
 void hvo_probe(const struct hstate *h, struct folio *folio, struct page *const *old,
 	       unsigned long nr_old);
 
-/* --- hvo_main.rs --- */
+/* --- hvo_pool.c --- */
+
+struct hstate *hvo_size_at(unsigned int index);
+unsigned int hvo_nodes(void);
+long hvo_missing_folios(struct hstate *h);
+unsigned long hvo_free_folios(struct hstate *h, unsigned int nid);
+bool hvo_try_resize(struct hstate *h);
+void hvo_end_resize(struct hstate *h);
+struct list_head *hvo_hold_begin(void);
+bool hvo_hold_next(struct hstate *h, unsigned int nid);
+void hvo_hold_end(void);
+
+/* --- hvo_main.rs, retry.rs --- */
 
 int hvo_rust_init(void);
+unsigned int hvo_retry(unsigned int first_s);
 
 /* --- hvo_debug.c --- */
 

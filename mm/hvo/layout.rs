@@ -106,10 +106,12 @@ impl Change {
         }
     }
 
-    /// The room for a batch of up to `folios`, of `entries` each; `per_table`: those of a table.
+    /// The room for a batch of up to `folios`, of `entries` each, which are more than one;
+    /// `per_table`: those of a table.
     pub fn room(self, entries: usize, folios: usize, per_table: usize) -> Room {
         let units = (BATCH_ENTRIES / (entries - self.first())).clamp(1, folios.max(1));
-        // What is in one table changes together, but for the first entry when it is copied.
+        // What is in one table changes together, but for the first entry when it is copied. A folio
+        // is aligned, and so are the entries that map its struct pages.
         let runs = entries / per_table + 2;
         let values = if self.has_one_value() { 0 } else { entries };
 

@@ -267,3 +267,56 @@ pub const fn rest_us(paused_ns: u64, since_ns: u64, percent: u32) -> u64 {
     }
     (paused_ns.saturating_mul(100 - percent) / percent).saturating_sub(since_ns) / 1_000
 }
+
+/// What the worker leaves behind that tries again later.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Found {
+    /// No free folio that could still be optimised.
+    Nothing,
+    /// Some, for the next time.
+    Later,
+}
+
+impl Found {
+    /// In both of two pools.
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        match self {
+            Self::Nothing => other,
+            Self::Later => self,
+        }
+    }
+}
+
+/// How often in a row the worker has left something behind.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Backoff(u32);
+
+impl Backoff {
+    /// Several tries fit into a minute.
+    const LONGEST_S: u32 = 15;
+
+    /// As a number, to be stored.
+    #[inline]
+    pub const fn into_raw(self) -> u32 {
+        self.0
+    }
+
+    /// What [`Self::into_raw`] gave.
+    #[inline]
+    pub const fn from_raw(tries: u32) -> Self {
+        Self(tries)
+    }
+
+    /// After how many seconds the worker tries again, or 0 if it does not. The first time that is
+    /// `first_s`, and then twice as long each time, up to [`Self::LONGEST_S`].
+    pub fn after(self, found: Found, first_s: u32) -> (Self, u32) {
+        if found == Found::Nothing || first_s == 0 {
+            return (Self(0), 0);
+        }
+        let longest_s = Self::LONGEST_S.max(first_s);
+        let seconds = first_s.saturating_mul(1 << self.0.min(16)).min(longest_s);
+
+        (Self(self.0.saturating_add(1)), seconds)
+    }
+}

@@ -614,7 +614,7 @@ def programs(suite):
             start(watched, suite, arch, IMAGE)
             if arch == "arm64":
                 # Other architectures change these entries without a pause, and this is not in their images.
-                run("hvo", "hvo_pool", mem="6G")
+                run("hvo", "hvo_pool", "hvo_retry", mem="6G")
                 start(hvo_panic, suite, "hvo, a panic in a window", "kunit.enable=0")
                 start(hvo_panic, suite, "hvo, a panic in a window that another CPU takes over",
                       "kunit.enable=0 irqchip.gicv3_pseudo_nmi=1 panic_force_cpu=1", "Redirecting from CPU 0 to CPU 1")

@@ -4,7 +4,10 @@
 
 use proptest::prelude::*;
 use verify::{
-    hvo::plan::{next_window, rest_us, Attempts, Budget, Cost, Miss, Step, Streak, Window, Work},
+    hvo::plan::{
+        next_window, rest_us, Attempts, Backoff, Budget, Cost, Found, Miss, Step, Streak, Window,
+        Work,
+    },
     model::plan::{check_attempts, check_rest, check_windows},
 };
 
@@ -265,4 +268,58 @@ fn a_gigantic_folio_is_one_window() {
             }
         }
     );
+}
+
+/// The worker tries at least three times in the minute after a pool has changed, whatever it found
+/// before, and less and less often.
+#[test]
+fn the_worker_comes_in_time() {
+    for tries in 0..100 {
+        let mut backoff = Backoff::from_raw(tries);
+        let (mut at, mut last, mut times) = (0, 0, 0);
+
+        loop {
+            let (next, seconds) = backoff.after(Found::Later, 1);
+
+            assert!(seconds >= last && seconds > 0);
+            (backoff, last, at) = (next, seconds, at + seconds);
+            if at > 60 {
+                break;
+            }
+            times += 1;
+        }
+        assert!(times >= 3, "{times} tries after {tries}");
+    }
+}
+
+/// It stops once there is nothing left to do, or if a user has turned it off, and begins anew.
+#[test]
+fn the_worker_stops() {
+    for tries in [0, 1, 5, u32::MAX] {
+        let backoff = Backoff::from_raw(tries);
+
+        assert_eq!(backoff.after(Found::Nothing, 1), (Backoff::default(), 0));
+        assert_eq!(backoff.after(Found::Later, 0), (Backoff::default(), 0));
+        assert_eq!(Backoff::from_raw(backoff.into_raw()), backoff);
+    }
+    assert_eq!(Backoff::default().after(Found::Later, 1).1, 1);
+    // What a user has asked for is not cut short.
+    assert_eq!(Backoff::default().after(Found::Later, 3600).1, 3600);
+    assert_eq!(
+        Backoff::from_raw(3).after(Found::Later, u32::MAX).1,
+        u32::MAX
+    );
+}
+
+#[test]
+fn one_pool_is_enough_to_come_again() {
+    let both = [Found::Nothing, Found::Later];
+
+    for one in both {
+        for other in both {
+            let later = one == Found::Later || other == Found::Later;
+
+            assert_eq!(one.or(other) == Found::Later, later);
+        }
+    }
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! What the compiler has to refuse: an owed invalidation that is duplicated, made up or forgotten,
-//! and the source of a migration that is released unflushed.
+//! the source of a migration that is released unflushed, and changes of page tables that are made
+//! too early, or whose pages are freed twice or never.
 //!
 //! Each case is compiled twice against the kernel's own file: without its last line, where it has
 //! to be accepted, so that it is not refused for something else, and with it, where it has to be
@@ -21,6 +22,8 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 /// A module of the kernel, and a function that has values of its types.
 struct Subject {
     path: &'static str,
+    /// What it takes from its parent, besides what is called for a drop.
+    parent: &'static str,
     uses: &'static str,
     signature: &'static str,
     /// Types without any content for a program that calls it.
@@ -31,6 +34,7 @@ struct Subject {
 /// It has a batch and something that is owed.
 const BATCH: Subject = Subject {
     path: "rust/kernel/mm/tlb_batch/ranges.rs",
+    parent: "",
     uses: "Holds, Owed, Ranges, Tlb",
     signature: "case<H: Holds<usize>>(mut batch: Ranges<usize, H>, mut tlb: impl Tlb<usize>, \
                 owed: Owed<usize>)",
@@ -54,6 +58,7 @@ const BATCH: Subject = Subject {
 /// It has a ledger and what was taken out of one.
 const LEDGER: Subject = Subject {
     path: "mm/migrc/ledger.rs",
+    parent: "",
     uses: "Chain, Flushed, Ledger, Mms, Unflushed",
     signature: "case<C: Chain>(mut ledger: Ledger<C>, mut unflushed: Unflushed<C>, \
                 mut mms: impl Mms, folio: C::Folio)",
@@ -73,10 +78,49 @@ const LEDGER: Subject = Subject {
     call: "case::<Nothing>(black_box(Ledger::new()), Nothing(0))",
 };
 
+/// It has a batch of changes, and what one is made of.
+const CHANGES: Subject = Subject {
+    path: "mm/hvo/batch.rs",
+    parent: concat!(
+        "#[path = \"",
+        env!("CARGO_MANIFEST_DIR"),
+        "/src/store.rs\"]
+         mod store;
+         use {store::Store, subject as batch};"
+    ),
+    uses: "Applied, Batch, Collecting, Grace, Memory, Outcome, Owner, Prepared, Room, Ways, Why",
+    signature: "case<M: Memory>(mut batch: Batch<M, Collecting>, owner: M::Owner, page: M::Page, \
+                run: M::Run, mut ways: impl Ways<M::Run>, grace: Grace)",
+    types: "
+        struct Nothing(u8);
+        impl Drop for Nothing {
+            fn drop(&mut self) { black_box(&mut self.0); }
+        }
+        impl Owner<Nothing> for Nothing {
+            fn end(self, outcome: Outcome, _: &[Option<Nothing>]) { black_box(outcome); }
+        }
+        impl Memory for Nothing {
+            type Owner = Nothing;
+            type Page = Nothing;
+            type Run = usize;
+        }
+        unsafe impl Ways<usize> for Nothing {
+            unsafe fn change(&mut self, runs: &[usize], _: &[bool]) -> (usize, Why) {
+                (black_box(runs.len()), Why::Hotplug)
+            }
+        }
+    ",
+    call: "let room = Room { units: 1, runs: 1, values: 1, old: 1, new: 1 };
+           let Ok(batch) = Batch::new(black_box(room)) else { return };
+           let grace = unsafe { Grace::is_over() };
+           case::<Nothing>(batch, Nothing(0), Nothing(0), black_box(1), Nothing(0), grace)",
+};
+
 /// The diagnostics of rustc for the body of the function.
 fn compile(subject: &Subject, body: &str) -> Result<(), String> {
     let Subject {
         path,
+        parent,
         uses,
         signature,
         ..
@@ -88,6 +132,8 @@ fn compile(subject: &Subject, body: &str) -> Result<(), String> {
             #![deny(unused_must_use)]
             fn owed_dropped() {{}}
             fn unflushed_dropped() {{}}
+            fn applied_dropped() {{}}
+            {parent}
             #[path = {path:?}]
             mod subject;
             use subject::{{{uses}}};
@@ -135,6 +181,7 @@ fn link(subject: &Subject, body: &str) -> Result<(), String> {
 
     let Subject {
         path,
+        parent,
         uses,
         signature,
         types,
@@ -154,6 +201,9 @@ fn link(subject: &Subject, body: &str) -> Result<(), String> {
             fn owed_dropped() {{ unsafe {{ build_error() }} }}
             #[inline(always)]
             fn unflushed_dropped() {{ unsafe {{ build_error() }} }}
+            #[inline(always)]
+            fn applied_dropped() {{ unsafe {{ build_error() }} }}
+            {parent}
             #[path = {path:?}]
             mod subject;
             use subject::{{{uses}}};
@@ -371,4 +421,151 @@ fn sources_cannot_be_dropped() {
         "black_box(unflushed.flush(&mut mms).into_chain());",
         "if black_box(false) { return; }",
     );
+}
+
+const PREPARED: &str = "let prepared = batch.prepare(grace);";
+const APPLIED: &str = "let applied = batch.prepare(grace).apply(&mut ways);";
+const OPEN: &str = "let mut open = batch.open(owner);";
+
+/// Each state leads to the next one, and nowhere else.
+#[test]
+fn changes_have_an_order() {
+    for (start, early) in [
+        ("", "batch.apply(&mut ways);"),
+        ("", "batch.release();"),
+        (PREPARED, "prepared.release();"),
+    ] {
+        refused_of(&CHANGES, start, early, "error[E0599]");
+    }
+    for (start, late) in [
+        (PREPARED, "prepared.prepare(grace);"),
+        (PREPARED, "prepared.open(owner);"),
+        (APPLIED, "applied.apply(&mut ways);"),
+        (APPLIED, "applied.open(owner);"),
+    ] {
+        refused_of(&CHANGES, start, late, "error[E0599]");
+    }
+}
+
+#[test]
+fn changes_are_made_and_released_once() {
+    refused_of(
+        &CHANGES,
+        "let prepared = batch.prepare(grace); let applied = prepared.apply(&mut ways);",
+        "let again = prepared.apply(&mut ways);",
+        "error[E0382]",
+    );
+    let released = format!("{APPLIED} let (batch, tally) = applied.release();");
+
+    refused_of(
+        &CHANGES,
+        &released,
+        "let again = applied.release();",
+        "error[E0382]",
+    );
+    refused_of(&CHANGES, APPLIED, "applied.clone();", "error[E0599]");
+}
+
+/// A unit is closed, or gone, before something is done with the batch, and it is closed once.
+#[test]
+fn changes_are_complete() {
+    refused_of(
+        &CHANGES,
+        OPEN,
+        "let prepared = batch.prepare(grace); drop(open);",
+        "error[E0505]",
+    );
+    let closed = format!("{OPEN} let result = open.close();");
+
+    refused_of(
+        &CHANGES,
+        &closed,
+        "let result = open.close();",
+        "error[E0382]",
+    );
+    refused_of(&CHANGES, OPEN, "open.close();", "error: unused `Result`");
+    refused_of(
+        &CHANGES,
+        OPEN,
+        "open.bring(page);",
+        "error: unused `Result`",
+    );
+}
+
+/// Nor are their parts taken out of a batch.
+#[test]
+fn changes_are_private() {
+    refused_of(&CHANGES, APPLIED, "applied.parts;", "error[E0616]");
+    refused_of(&CHANGES, APPLIED, "applied.state;", "error[E0616]");
+    refused_of(
+        &CHANGES,
+        PREPARED,
+        "let applied = Applied { changed: 1, why: Why::Hotplug };",
+        "error[E0451]",
+    );
+}
+
+/// The witness of a grace period, which is of one batch, comes from who has waited for it.
+#[test]
+fn grace_cannot_be_made() {
+    refused_of(&CHANGES, "", "let _ = Grace(());", "error[E0423]");
+    refused_of(&CHANGES, "", "let _ = Grace::is_over();", "error[E0133]");
+    refused_of(
+        &CHANGES,
+        "",
+        "let _ = Grace::is_not_needed();",
+        "error[E0133]",
+    );
+    refused_of(
+        &CHANGES,
+        "",
+        "let _: Grace = Default::default();",
+        "error[E0277]",
+    );
+    refused_of(&CHANGES, "", "let _ = grace.clone();", "error[E0599]");
+    refused_of(&CHANGES, PREPARED, "drop(grace);", "error[E0382]");
+}
+
+/// Somebody has to promise what the compiler cannot know of entries and pages.
+#[test]
+fn changes_are_promised() {
+    for unpromised in [
+        "let _ = open.change(run);",
+        "let _ = open.displace(page);",
+        "let _ = ways.change(&[], &[]);",
+    ] {
+        refused_of(&CHANGES, OPEN, unpromised, "error[E0133]");
+    }
+}
+
+#[test]
+fn changes_cannot_be_ignored() {
+    refused_of(
+        &CHANGES,
+        "fn get<M: Memory>() -> Batch<M, Applied> { loop {} }",
+        "get::<M>();",
+        "error: unused `Batch`",
+    );
+    refused_of(
+        &CHANGES,
+        PREPARED,
+        "prepared.apply(&mut ways);",
+        "error: unused `Batch`",
+    );
+}
+
+/// Once they were made. Before that, a batch may be dropped, and everything is as it was.
+#[test]
+fn changes_cannot_be_dropped() {
+    let leave = "if black_box(false) { return; }";
+    let released = "black_box(applied.release().1);";
+
+    not_built(&CHANGES, APPLIED, released, leave);
+    not_built(&CHANGES, PREPARED, "", "let _ = prepared.apply(&mut ways);");
+    let late = format!(
+        "let Ok(()) = batch.open(owner).close() else {{ return }};
+         {leave} {PREPARED} {leave} let applied = prepared.apply(&mut ways); {released}"
+    );
+
+    assert_eq!(link(&CHANGES, &late), Ok(()));
 }

@@ -155,6 +155,7 @@ static inline void hvo_set_up(bool debug)
 	    !tlb_rs_setting(HVO_PARAM "pause_budget_us", "1000000") ||
 	    !tlb_rs_setting(HVO_PARAM "max_ptes", "4096") ||
 	    !tlb_rs_setting(HVO_PARAM "duty_pct", "100") ||
+	    !tlb_rs_setting(HVO_PARAM "retry_s", "0") ||
 	    !tlb_rs_keep(HVO_PARAM "retries"))
 		ksft_exit_fail_msg("HVO cannot be set up\n");
 }

@@ -343,7 +343,7 @@ static bool test_use(void)
 }
 
 static const char * const user_parameters[] = {
-	"ack_timeout_us", "pause_budget_us", "max_ptes", "duty_pct", "retries",
+	"ack_timeout_us", "pause_budget_us", "max_ptes", "duty_pct", "retries", "retry_s",
 };
 
 /* The parameters as the kernel has them, or its command line. Returns to those of the tests. */

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Pages of HugeTLB pools that could not give their struct pages back when they came into the
+ * pool do so later, once they are free.
+ *
+ * free    all pages of a pool are free.
+ * used    some are in use: they are optimised after they were freed, and not before.
+ * needed  processes need the pages while the worker has taken them out of the pool: each
+ *         waits for it, and gets what it has reserved.
+ *
+ * The pool grows while vm.hugetlb_optimize_vmemmap is off, as where pages could not be
+ * optimised for want of memory. --skip HOOK removes a rule, so that a test fails.
+ */
+#define _GNU_SOURCE
+#include <getopt.h>
+#include <sys/wait.h>
+
+#include "hvo.h"
+
+/* Every page that is free is optimised after a minute. */
+#define SOON_NS		(60 * 1000000000ULL)
+/* The worker has come twice in that time. */
+#define TWICE_NS	(4 * 1000000000ULL)
+/* A page that is held takes longer, one that is not does not. */
+#define WAITED_NS	(50 * 1000000ULL)
+
+#define PAGES		64L
+
+static unsigned long kb;
+
+static long count(const char *file)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), HUGEPAGES, kb, file);
+	return get(path);
+}
+
+static bool counts_are(long optimized, long unoptimized)
+{
+	return count("optimized_hugepages") == optimized &&
+	       count("unoptimized_hugepages") == unoptimized;
+}
+
+static bool verified(long before, long optimized)
+{
+	long want = optimized * spare_pages(kb), saved = before - memmap();
+
+	if (saved == want && !get_field(HVO_DEBUG "verify", "violations"))
+		return true;
+	ksft_print_msg("%ld pages of struct pages saved, not %ld\n", saved, want);
+	return false;
+}
+
+/* Waits for these numbers, for up to a minute. */
+static bool soon(const char *what, long optimized, long unoptimized)
+{
+	__u64 begin = tlb_rs_now_ns(), ns;
+
+	do {
+		ns = tlb_rs_now_ns() - begin;
+		if (counts_are(optimized, unoptimized)) {
+			ksft_print_msg("%s: after %llu ms\n", what, ns / 1000000);
+			return true;
+		}
+		usleep(50000);
+	} while (ns < SOON_NS);
+	ksft_print_msg("%s: %ld optimised and %ld others, not %ld and %ld\n", what,
+		       count("optimized_hugepages"), count("unoptimized_hugepages"),
+		       optimized, unoptimized);
+	return false;
+}
+
+/* A pool of which no page is optimised. */
+static bool plain_pool(long nr)
+{
+	bool ok;
+
+	set(HVO_SWITCH, "0");
+	ok = resize(kb, nr) == nr && counts_are(0, nr);
+	if (!ok)
+		ksft_print_msg("no pool of %ld pages of %lu kB\n", nr, kb);
+	return ok;
+}
+
+static void *map(long nr)
+{
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | __builtin_ctzl(kb * 1024) << 26;
+	void *p = mmap(NULL, nr * kb * 1024, PROT_READ | PROT_WRITE, flags, -1, 0);
+
+	return p == MAP_FAILED ? NULL : p;
+}
+
+static bool test_free(void)
+{
+	long before = memmap(), retried = stat_of("retried");
+	bool ok = plain_pool(PAGES);
+
+	set(HVO_SWITCH, "1");
+	ok = ok && soon("free", PAGES, 0) && verified(before, PAGES);
+	ok = ok && stat_of("retried") - retried == PAGES;
+	return !resize(kb, 0) && memmap() == before && ok;
+}
+
+static bool test_used(void)
+{
+	long before = memmap(), used = PAGES / 2;
+	bool ok = plain_pool(PAGES);
+	char *p = ok ? map(used) : NULL;
+
+	for (long i = 0; p && i < used; i++)
+		p[i * kb * 1024] = 1;
+	set(HVO_SWITCH, "1");
+	ok = p && soon("the others", PAGES - used, used);
+	if (ok)
+		usleep(TWICE_NS / 1000);
+	ok = ok && counts_are(PAGES - used, used) && verified(before, PAGES - used);
+	for (long i = 0; p && i < used; i++)
+		ok &= p[i * kb * 1024] == 1;
+	if (p)
+		munmap(p, used * kb * 1024);
+	ok = ok && soon("freed", PAGES, 0) && verified(before, PAGES);
+	return !resize(kb, 0) && memmap() == before && ok;
+}
+
+/* Uses the whole pool; dies if it does not get what it has reserved. */
+static void use_pool(__u64 *slowest)
+{
+	char *p = map(PAGES);
+
+	if (!p)
+		_exit(KSFT_FAIL);
+	for (long i = 0; i < PAGES; i++) {
+		__u64 ns = tlb_rs_now_ns();
+
+		p[i * kb * 1024] = 1;
+		ns = tlb_rs_now_ns() - ns;
+		if (ns > *slowest)
+			*slowest = ns;
+	}
+	_exit(KSFT_PASS);
+}
+
+static bool pool_is_usable(__u64 *slowest)
+{
+	pid_t pid = fork();
+	int status;
+
+	if (!pid)
+		use_pool(slowest);
+	if (pid < 0 || waitpid(pid, &status, 0) != pid)
+		return false;
+	if (WIFSIGNALED(status))
+		ksft_print_msg("signal %d where a page was reserved\n", WTERMSIG(status));
+	else if (WEXITSTATUS(status))
+		ksft_print_msg("pages cannot be reserved\n");
+	return WIFEXITED(status) && !WEXITSTATUS(status);
+}
+
+static bool test_needed(void)
+{
+	__u64 *slowest = mmap(NULL, psize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+			      -1, 0);
+	long before = memmap();
+	__u64 begin;
+	bool ok;
+
+	/* The worker waits for this CPU with all pages in its hands. */
+	set_num(HVO_DEBUG "deaf_cpu", 1);
+	ok = plain_pool(PAGES);
+	set(HVO_SWITCH, "1");
+	begin = tlb_rs_now_ns();
+	while (ok && !counts_are(PAGES, 0) && tlb_rs_now_ns() - begin < SOON_NS) {
+		ok = pool_is_usable(slowest);
+		/* It takes only what is free. */
+		usleep(300000);
+	}
+	set_num(HVO_DEBUG "deaf_cpu", 0xffffffff);
+	ksft_print_msg("the longest fault took %llu ms\n", *slowest / 1000000);
+	if (ok && *slowest < WAITED_NS) {
+		ksft_print_msg("nobody had to wait\n");
+		ok = false;
+	}
+	ok = ok && soon("needed", PAGES, 0) && verified(before, PAGES);
+	munmap(slowest, psize);
+	return !resize(kb, 0) && memmap() == before && ok;
+}
+
+static const struct {
+	const char *name;
+	bool (*test)(void);
+	bool injects;
+} cases[] = {
+	{ "free", test_free },
+	{ "used", test_used },
+	{ "needed", test_needed, true },
+};
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "case", required_argument, NULL, 'c' },
+		{ "skip", required_argument, NULL, 's' },
+		{ "help", no_argument, NULL, 'h' },
+		{ },
+	};
+	const char *only = NULL, *skip = NULL;
+	int c, planned = 0;
+
+	while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+		switch (c) {
+		case 'c':
+			only = optarg;
+			break;
+		case 's':
+			skip = optarg;
+			break;
+		default:
+			printf("usage: %s [--case NAME] [--skip HOOK]\n", argv[0]);
+			return c == 'h' ? 0 : KSFT_FAIL;
+		}
+	}
+	hvo_set_up(true);
+	tlb_rs_restore(HVO_PARAM "retry_s");
+	if (!get(HVO_PARAM "retry_s"))
+		ksft_exit_skip("hvo.retry_s is 0\n");
+	hvo_need_empty_pools();
+	for (int i = 0; i < nr_sizes && !kb; i++) {
+		if (optimizable(sizes[i]))
+			kb = sizes[i];
+	}
+	if (tlb_rs_meminfo_kb("/proc/meminfo", "MemFree") < 2 * PAGES * (long)kb)
+		ksft_exit_skip("needs %lu MB of free memory\n", 2 * PAGES * kb / 1024);
+	tlb_rs_keep(HVO_SWITCH);
+	tlb_rs_keep(HVO_DEBUG "deaf_cpu");
+	if (skip && !tlb_rs_setting(HVO_DEBUG "skip_hook", skip))
+		ksft_exit_fail_msg("no hook %s\n", skip);
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+		planned += !only || !strcmp(only, cases[i].name);
+	if (!planned)
+		ksft_exit_fail_msg("no case '%s'\n", only);
+	ksft_set_plan(planned);
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		if (only && strcmp(only, cases[i].name))
+			continue;
+		if (cases[i].injects && (nr_cpus < 2 || access(HVO_DEBUG "deaf_cpu", W_OK)))
+			ksft_test_result_skip("hvo: %s\n", cases[i].name);
+		else
+			ksft_test_result(cases[i].test(), "hvo: %s\n", cases[i].name);
+	}
+	ksft_finished();
+}
