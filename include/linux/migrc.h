@@ -376,7 +376,7 @@ static inline void migrc_before_protect(void)
 {
 	/*
 	 * Who sees the former sees the latter. Pairs with migrc_before_restore_slow();
-	 * proved by verify/litmus/retype-* of tlb-rs.
+	 * proved by verify/litmus/migrc-type-* of tlb-rs.
 	 */
 	smp_wmb();
 }

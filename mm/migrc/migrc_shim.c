@@ -329,7 +329,7 @@ void migrc_add_source(struct folio *src)
 	/*
 	 * Who isolates page blocks drains after that: if it was too early for @src,
 	 * the isolation is visible here. Pairs with the one in migrc_reclaim();
-	 * proved by verify/litmus/isolate-* of tlb-rs.
+	 * proved by verify/litmus/migrc-isolate-* of tlb-rs.
 	 */
 	smp_mb();
 	if (zone_isolates(zone) && !migrc_skip(MIGRC_HOOK_ISOLATE))

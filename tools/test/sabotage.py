@@ -199,9 +199,9 @@ NOT_THERE = "not of this architecture"
 # (verify/tests) or "PROGRAM CASE".
 REVIEWED = {
     ("arm64", "tlb_batch", "sync"): ("an emulated CPU flushes at the TLBI, not at the DSB; the DSB ISH are counted",
-                                     "herd7 issue-no-dsb-ish", "herd7 H10-switch-*"),
+                                     "herd7 sync-issue-no-dsb-ish", "herd7 sync-switch-*"),
     ("arm64", "tlb_batch", "dirty"): ("the TLBI comes before the PTL is released, and the emulated CPU does not wait for "
-                                      "the DSB", "herd7 issue-*"),
+                                      "the DSB", "herd7 sync-issue-*"),
     ("arm64", "tlb_batch", "gen"): (NOT_THERE,),
     ("x86_64", "tlb_batch", "putback"): (NOT_THERE,),
     ("x86_64", "migrc", "type"): (NOT_THERE,),
@@ -211,18 +211,18 @@ REVIEWED = {
 }
 # Rules that have no switch: memory order, which no emulator shows, and arithmetic, which is tested by itself.
 PROVEN = {
-    ("tlb_batch", "H2: the ASID is read after a DSB ISHST"): ("herd7 H2-*", "verify ordering"),
-    ("tlb_batch", "H3: DMB ISHST before the mark"): ("herd7 H3-*", "verify ordering"),
-    ("tlb_batch", "H4: the mark comes after the last clear"): ("herd7 H4-*", "verify ordering"),
+    ("tlb_batch", "H2: the ASID is read after a DSB ISHST"): ("herd7 asid-*", "verify ordering"),
+    ("tlb_batch", "H3: DMB ISHST before the mark"): ("herd7 order-*", "herd7 migrc-order-*", "verify ordering"),
+    ("tlb_batch", "H4: the mark comes after the last clear"): ("herd7 mark-*", "verify ordering"),
     ("tlb_batch", "H8, H9: bounded, and no page is left out"): ("verify tlb_batch",),
-    ("tlb_batch", "H10: DSB before and after the TLBI"): ("herd7 issue-*", "herd7 H10-*", "verify ordering"),
+    ("tlb_batch", "H10: DSB before and after the TLBI"): ("herd7 sync-issue-*", "herd7 sync-switch-*", "verify ordering"),
     ("migrc", "order of generation, list and flush"): ("verify migrc_registered", "verify migrc"),
     ("migrc", "a drain begins after the request that waits for it"): ("verify migrc_worker",),
     ("migrc", "a flush that stalls covers what it has seen"): ("verify migrc_gen", "tlb_rs_abuse generation"),
     ("migrc", "limits: max_pages, age, mappings"): ("migrc_bounds limit", "migrc_bounds age", "migrc_file mappings"),
     ("migrc", "one drain for all mixed folios of a batch"): ("migrc_stale halves",),
-    ("migrc", "a source is seen by who isolates, or the reverse"): ("herd7 isolate-*",),
-    ("migrc", "who restores another memory type sees the pending flush"): ("herd7 retype-*",),
+    ("migrc", "a source is seen by who isolates, or the reverse"): ("herd7 migrc-isolate-*",),
+    ("migrc", "who restores another memory type sees the pending flush"): ("herd7 migrc-type-*",),
     ("hvo", "order and end of a pause"): ("verify pause",),
     ("hvo", "DSB after the break, ISB after the pause"): ("herd7 hvo-*",),
 }

@@ -20,7 +20,7 @@
 /*
  * Whoever sees the mark of the mm must see the cleared PTEs, too. For that a DMB
  * is enough; the DSB that a TLBI needs is executed when the range is issued. Both
- * are proved by litmus tests of tlb-rs (verify/litmus: H3-dmb-ishst, issue-dsb-ishst).
+ * are proved by litmus tests of tlb-rs (verify/litmus: order-dmb-ishst, sync-issue-dsb-ishst).
  */
 static __always_inline void arch_tlb_batch_order(void)
 {
