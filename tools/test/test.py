@@ -325,6 +325,7 @@ def tools(suite):
                        ("soak's arithmetic", "soak/test_soak"), ("tlbstat on canned files", "tlbstat/test_tlbstat"),
                        ("verdicts of make test and matrix", "test/test_verdicts"), ("fresh systems", "test/test_fresh"),
                        ("recipes", "recipes/test_recipes"), ("lines of code", "check/test_size"),
+                       ("tables of rules", "check/test_rules"),
                        ("verdict of make run", "report/test_run"), ("guest runner", "guest/test_guest")):
         suite.unittest(name, f"tools/{file}.py")
     suite.ktap("build tool errors", sys.executable, "tools/kernel/test_kernel.py")
