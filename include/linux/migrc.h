@@ -88,8 +88,8 @@ enum migrc_hook {
 	MIGRC_HOOK_PROTNONE,	/* migration makes an entry inaccessible */
 	MIGRC_HOOK_TYPE,	/* or of another memory type */
 	NR_MIGRC_FLUSH_HOOKS,
-	MIGRC_HOOK_WRITABLE = NR_MIGRC_FLUSH_HOOKS,	/* E1 */
-	MIGRC_HOOK_PENDING,	/* E2 */
+	MIGRC_HOOK_WRITABLE = NR_MIGRC_FLUSH_HOOKS, /* nothing that was writable */
+	MIGRC_HOOK_PENDING,	/* nor where TLBs may have permissions that go away */
 	MIGRC_HOOK_FORK,	/* a fork takes write permission away */
 	MIGRC_HOOK_FILE,	/* private memory, and files that nobody can write to */
 	MIGRC_HOOK_RECHECK,	/* the same once the walk is over */
@@ -284,8 +284,10 @@ static inline bool migrc_defer(enum ttu_flags flags, struct vm_area_struct *vma,
 }
 
 /*
- * An entry was flushed when it was cleared. Nothing is owed of it, but if it will be
- * writable again without a fault, others may not be deferred.
+ * An entry was flushed when it was cleared. Nothing is owed of it.
+ *
+ * rule: migrc/local: if it will be writable again without a fault, others may not be
+ * deferred.
  */
 static inline void migrc_flushed(enum ttu_flags flags, struct vm_area_struct *vma,
 				 pte_t pte)
@@ -295,7 +297,7 @@ static inline void migrc_flushed(enum ttu_flags flags, struct vm_area_struct *vm
 				   pte_write(pte) || (vma->vm_flags & VM_SHARED));
 }
 
-/* One of its pages was poisoned since migrc_may_defer(), and may not be read any more. */
+/* rule: migrc/poisoned: a page was poisoned since migrc_may_defer(), and may not be read */
 static inline void migrc_poisoned(enum ttu_flags flags)
 {
 	if (flags & TTU_DEFER_RO)
@@ -315,8 +317,10 @@ static inline bool migrc_walk_end(enum ttu_flags flags, struct folio *src)
 }
 
 /*
- * The walks of a batch are over, and nothing has been copied: flush what was deferred of
- * folios of which not all could be. May sleep.
+ * The walks of a batch are over, and nothing has been copied.
+ *
+ * rule: migrc/mixed: flush what was deferred of folios of which not all could be. May
+ * sleep.
  */
 static inline void migrc_flush_mixed(void)
 {
@@ -339,7 +343,10 @@ static inline bool migrc_flush_mm(struct mm_struct *mm, enum migrc_hook hook)
 
 	if (!static_branch_unlikely(&migrc_used_key))
 		return false;
-	/* The caller may rely on the flush for what it has read: DSB ISHST waits for no load. */
+	/*
+	 * rule: migrc/order: the caller may rely on the flush for what it has read, and
+	 * DSB ISHST waits for no load.
+	 */
 	smp_rmb();
 	deferred = atomic64_read(&mm->migrc.deferred);
 	if (likely(deferred <= (u64)atomic64_read(&mm->migrc.flushed)) || migrc_skip(hook))
@@ -430,7 +437,6 @@ static inline bool migrc_stays_protected(struct vm_area_struct *vma, unsigned in
 /* A write fault is about to make the page of @pte writable where it is. Under the PTL. */
 static inline void migrc_reuse(struct vm_area_struct *vma, pte_t pte)
 {
-	/* Others may still read the old page. */
 	migrc_flush_mm(vma->vm_mm, MIGRC_HOOK_REUSE);
 	/* What lost permission for another reason is dirty, but for a few. */
 	if (static_branch_unlikely(&migrc_readmostly_key) && !pte_dirty(pte) &&

@@ -198,6 +198,7 @@ static inline void tlb_batch_hold(struct tlb_batch *batch, struct mm_struct *mm)
 	if (!tlb_batch_owed(batch))
 		return;
 	tlb_batch_delay(TLB_BATCH_RMAP_END);
+	/* rule: tlb_batch/hold: the mm may be freed, and another one get its ASID */
 	if (batch->held[0] != mm && !tlb_batch_skip(TLB_BATCH_HOOK_HOLD))
 		tlb_batch_hold_slow(batch, mm);
 }
@@ -227,15 +228,17 @@ static inline bool tlb_batch_flush(struct tlb_batch *batch)
  * tlb_batch_put_back - a cleared PTE is about to become valid again
  * @batch: the current task's batch
  *
- * A run is cleared without unfolding its contiguous blocks, so a TLB may still
- * hold an entry of another size.  The architecture demands that it is gone
- * before the new one becomes valid.  A PTE that was cleared by itself is not in a
- * block any more, and need not wait.
+ * A PTE that was cleared by itself is not in a block any more, and need not wait.
  *
  * Context: PTL held or not, interrupts on.
  */
 static inline void tlb_batch_put_back(struct tlb_batch *batch)
 {
+	/*
+	 * rule: tlb_batch/putback: a run is cleared without unfolding its contiguous
+	 * blocks, so a TLB may still hold an entry of another size.  The architecture
+	 * demands that it is gone before the new one becomes valid.
+	 */
 	if (!ARCH_TLB_BATCH_BBM || !current->tlb_ubc.unsynced_run ||
 	    tlb_batch_skip(TLB_BATCH_HOOK_PUTBACK))
 		return;
@@ -266,7 +269,7 @@ static inline void tlb_batch_check_put_back(const struct tlb_batch *batch)
 
 #define current_tlb_batch()	(&current->tlb_ubc.batch)
 
-/* The child owes nothing: its parent does, and has the references for that. */
+/* rule: tlb_batch/owner: the child owes nothing, its parent does, and has the references */
 static inline void tlb_batch_fork(struct task_struct *child)
 {
 	if (!tlb_batch_skip(TLB_BATCH_HOOK_FORK))
@@ -286,21 +289,20 @@ static inline void tlb_batch_keep(struct unmapped_folios *unmapped)
  * tlb_batch_walk - an rmap walk has come to a VMA, or to something that it waits for
  * @waits: it is the latter
  *
- * Reclaim lets go of the folios that it keeps locked before that takes long.
- *
  * Context: no spinlock held; locks of the rmap may be.
  */
 static inline void tlb_batch_walk(bool waits)
 {
 	struct unmapped_folios *unmapped = current->tlb_ubc.kept;
 
+	/* rule: tlb_batch/wait: somebody may wait for a folio that reclaim keeps locked */
 	if (unlikely(unmapped))
 		tlb_batch_let_go(unmapped, waits);
 }
 
 void tlb_batch_exit_slow(void);
 
-/* Whoever owes a flush pays before it returns; this is for an oops in between. */
+/* rule: tlb_batch/owner: a task that owes pays before it returns; this is for an oops */
 static inline void tlb_batch_exit(void)
 {
 	if (unlikely(current_tlb_batch()->unsynced || current_tlb_batch()->held[0]))

@@ -185,6 +185,7 @@ impl FolioFacts {
                 Deny::Memory,
             ),
             (self.pages > 1 && self.pages > self.limit, Deny::Limit),
+            // rule: migrc/mappings: a drain looks at each address space that maps the folio
             (self.mappings > most_mappings, Deny::Mappings),
             (self.unusual, Deny::Kind),
             (self.poisoned, Deny::Poisoned),

@@ -33,9 +33,10 @@ impl Generation {
     /// What replaces the number `flushed` of deferrals that are covered, after a flush that began
     /// when there were `self`; none if another flush has covered as much.
     ///
-    /// What was deferred in the meantime stays pending: the flush need not have covered it.
     #[inline]
     pub const fn cover(self, flushed: u64) -> Option<u64> {
+        // rule: migrc/cover: what was deferred in the meantime stays pending: the flush need not
+        // have covered it
         match self.is_pending(flushed) {
             true => Some(self.0),
             false => None,

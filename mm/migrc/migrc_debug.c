@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Checks at run time that nobody observes a deferred flush: the content of source and
- * destination agrees and the source does not change (I2), it is not touched after its
- * flush (I1), and no entry becomes writable, or is of another memory type, whose old
- * translation may be in a TLB.
+ * destination agrees, the source does not change, it is not touched after its flush, and
+ * no entry becomes writable, or is of another memory type, whose old translation may be
+ * in a TLB.
  */
 #include <linux/jhash.h>
 #include <linux/migrc.h>
@@ -131,6 +131,7 @@ void migrc_debug_moved(struct folio *dst, struct folio *src)
 	struct record *r = xa_load(&records, folio_pfn(src));
 	u32 hash = hash_folio(src);
 
+	/* rule: migrc/current: a stale translation leads to what a walk would find */
 	if (hash != hash_folio(dst))
 		report(src, "source changed while it was copied");
 	if (r) {
@@ -148,6 +149,7 @@ bool migrc_debug_release(struct folio *folio)
 	struct record *r = xa_load(&records, folio_pfn(folio));
 	long i;
 
+	/* rule: migrc/kept: nobody has written to it */
 	if (r && r->hashed && hash_folio(folio) != r->hash)
 		report(folio, "source changed before its flush");
 	if (quarantine_full || quarantine_pages + folio_nr_pages(folio) > QUARANTINE) {
@@ -180,6 +182,7 @@ void migrc_debug_drain(enum migrc_drain_reason reason)
 		for (i = 0; i < folio_nr_pages(folio); i++) {
 			void *p = page_address(folio_page(folio, i));
 
+			/* rule: migrc/kept: no translation leads to it any more */
 			if (memchr_inv(p, POISON, PAGE_SIZE)) {
 				report(folio, "source changed after its flush");
 				break;
@@ -214,6 +217,7 @@ void migrc_debug_write(struct mm_struct *mm, unsigned long addr, enum migrc_hook
 {
 	bool tagged;
 
+	/* rule: migrc/current: a stale translation leads to what a walk would find */
 	if (is_deferred(mm, addr, &tagged) && !migrc_skip(hook))
 		WARN(1, "migrc: address 0x%lx becomes writable before its flush\n", addr);
 }

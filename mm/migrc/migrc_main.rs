@@ -167,14 +167,16 @@ unsafe extern "C" fn migrc_run_drain(reasons: u32) {
 
     // SAFETY: Nobody else is here.
     let begin = unsafe { bindings::migrc_drain_begin(reason) };
-    // Who added first starts the timer after that: it is either not yet started, or for sources
-    // that leave the ledgers here.
+    // rule: migrc/disarm: a timer of what leaves the ledgers here would drain younger sources.
+    // Who added first starts it after that: it is either not yet started, or for sources that
+    // leave the ledgers here.
     // SAFETY: Stops a timer that exists statically, which may be done at any time.
     unsafe { bindings::migrc_disarm() };
     for ledger in ledgers() {
         ledger.lock().splice_into(&mut unflushed);
     }
     let late = take(&mut *LATE.lock());
+    // rule: migrc/flush: CPUs may read these sources until they are flushed
     match unflushed.some() {
         Some(unflushed) => release(unflushed, reason, begin, true),
         None if reasons & WITHOUT_SOURCES != 0 => {
@@ -539,6 +541,7 @@ unsafe extern "C" fn migrc_add(
         Ok(false) => {}
         Err(source) => return drain_late(source, pages),
     }
+    // rule: migrc/limit: a node may lack this memory
     // With those that a drain is about to release: it is waited for.
     if held > limit(asked, present, PAGE_SIZE) {
         // SAFETY: It may sleep here.

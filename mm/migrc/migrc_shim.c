@@ -112,8 +112,10 @@ bool migrc_freeze(struct folio *src)
 
 /*
  * The entries are gone and the deferrals counted. Whoever gets write access from now on
- * sees the flag, and flushes them; if somebody has got it since freeze(), and may have
- * drained too early, it is flushed here.
+ * sees the flag, and flushes them.
+ *
+ * rule: migrc/recheck: if somebody has got it since freeze(), and may have drained too
+ * early, it is flushed here.
  */
 bool migrc_still_frozen(struct folio *src)
 {
@@ -173,13 +175,13 @@ EXPORT_SYMBOL(migrc_write_access);
  * @start: in bytes
  * @length: in bytes
  *
- * Flushes first what was deferred of the file. The lock keeps this folio from being
- * migrated. Others may be, so the flag stays.
+ * The lock keeps this folio from being migrated. Others may be, so the flag stays.
  *
  * Context: may sleep.
  */
 void migrc_zero_range(struct folio *folio, size_t start, size_t length)
 {
+	/* rule: migrc/change: CPUs may read what the file was through old translations */
 	if (unlikely(test_bit(AS_MIGRC, &folio->mapping->flags)) &&
 	    !migrc_skip(MIGRC_HOOK_CHANGE))
 		migrc_drain(MIGRC_DRAIN_WRITE);
@@ -231,6 +233,7 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 			   (folio_test_large(src) && folio_entire_mapcount(src)),
 		.poisoned = folio_contain_hwpoisoned_page(src),
 		.isolates = zone_isolates(zone) && !migrc_skip(MIGRC_HOOK_ISOLATE),
+		/* rule: migrc/file: the content may change without a PTE */
 		.file = !folio_test_anon(src) && !migrc_skip(MIGRC_HOOK_FILE),
 	};
 
@@ -246,7 +249,7 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
  */
 void migrc_mark(struct migrc_mm *mm)
 {
-	/* Who sees the deferral must not flush before it can see the clear. */
+	/* rule: migrc/order: who sees the deferral must not flush before it can see the clear */
 	arch_migrc_order();
 	atomic64_inc(&mm->deferred);
 	if (unlikely(!READ_ONCE(mm->registered)))
@@ -258,11 +261,16 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 {
 	struct mm_struct *mm = vma->vm_mm;
 	struct migrc_mapping_facts facts = {
+		/* rule: migrc/writable: a CPU may write to the old page */
 		.writable = pte_write(pte) && !migrc_skip(MIGRC_HOOK_WRITABLE),
+		/* rule: migrc/pending: it may still, with a permission that is being taken away */
 		.pending = (mm_tlb_flush_pending(mm) || READ_ONCE(mm->migrc.forking)) &&
 			   !migrc_skip(MIGRC_HOOK_PENDING),
+		/* rule: migrc/file: a shared PTE becomes writable without a fault */
 		.shared = (vma->vm_flags & VM_SHARED) && !migrc_skip(MIGRC_HOOK_FILE),
+		/* rule: migrc/notifier: devices and guests have translations of their own */
 		.notifier = mm_has_notifiers(mm) && !migrc_skip(MIGRC_HOOK_NOTIFIER),
+		/* rule: migrc/block: entries of two sizes must not overlap */
 		.block = block,
 		.mixes = migrc_skip(MIGRC_HOOK_MIXED),
 	};
@@ -327,9 +335,9 @@ void migrc_add_source(struct folio *src)
 	migrc_add(src, nid, folio_nr_pages(src), READ_ONCE(migrc_max_pages),
 		  node_present_pages(nid));
 	/*
-	 * Who isolates page blocks drains after that: if it was too early for @src,
-	 * the isolation is visible here. Pairs with the one in migrc_reclaim();
-	 * proved by verify/litmus/migrc-isolate-* of tlb-rs.
+	 * rule: migrc/isolate: who isolates page blocks drains after that. If it was
+	 * too early for @src, the isolation is visible here. Pairs with the one in
+	 * migrc_reclaim(); proved by verify/litmus/migrc-isolate-* of tlb-rs.
 	 */
 	smp_mb();
 	if (zone_isolates(zone) && !migrc_skip(MIGRC_HOOK_ISOLATE))
@@ -359,8 +367,10 @@ pte_t migrc_protect_slow(struct folio *folio, struct vm_area_struct *vma, pte_t 
 	if (folio_test_large(folio) || folio_is_zone_device(folio) || !may_lose_permission(vma))
 		return pte;
 
+	/* rule: migrc/clean: it was written to since its last migration, and will be again */
 	if (pte_dirty(pte) && !migrc_skip(MIGRC_HOOK_CLEAN))
 		return pte_mkclean(pte);
+	/* rule: migrc/pause: write faults have cost more than deferrals have saved */
 	if (!migrc_may_protect(&vma->vm_mm->migrc) && !migrc_skip(MIGRC_HOOK_PAUSE))
 		return pte;
 	this_cpu_inc(migrc_protected);
@@ -499,7 +509,10 @@ static void migrc_begin_drain(void)
 	s64 nr;
 
 	guard(mutex)(&migrc_drain_lock);
-	/* Full barriers: this sees what was done by who has not seen that it begins. */
+	/*
+	 * rule: migrc/request: full barriers, so that this sees what was done by who has
+	 * not seen that it begins.
+	 */
 	nr = atomic64_inc_return(&migrc_begun);
 	reasons = atomic_xchg(&migrc_wanted, 0);
 	/* None, if the last drain began after all who want one had said so. */
@@ -546,11 +559,13 @@ void migrc_drain(enum migrc_drain_reason reason)
 	s64 begun;
 
 	/*
-	 * A full barrier: who takes the bit sees what was done before, and so does a drain
-	 * that has not been seen to begin. Proved by verify/tests/migrc_worker.rs of tlb-rs.
+	 * rule: migrc/request: a full barrier, so that who takes the bit sees what was done
+	 * before, and so does a drain that has not been seen to begin. Proved by
+	 * verify/tests/migrc_worker.rs of tlb-rs.
 	 */
 	atomic_fetch_or(BIT(reason), &migrc_wanted);
 	begun = atomic64_read(&migrc_begun);
+	/* rule: migrc/worker: this task may be preempted, and others wait for its turn */
 	if (migrc_skip(MIGRC_HOOK_WORKER))
 		migrc_begin_drain();
 	else
@@ -592,7 +607,7 @@ static unsigned long age_jiffies(void)
 	return jiffies + msecs_to_jiffies(READ_ONCE(migrc_max_age_ms));
 }
 
-/* The first source came into a node's ledger. */
+/* rule: migrc/age: the first source came into a node's ledger, and may not stay for longer */
 void migrc_arm(void)
 {
 	timer_reduce(&migrc_age_timer, age_jiffies());
@@ -665,6 +680,7 @@ static int migrc_enable_sysctl(const struct ctl_table *table, int write,
 		static_branch_enable(&migrc_key);
 	} else {
 		static_branch_disable(&migrc_key);
+		/* rule: migrc/off: a migration that is under way may have looked before that */
 		if (!migrc_skip(MIGRC_HOOK_OFF))
 			migrc_open(false);
 		migrc_drain(MIGRC_DRAIN_OFF);

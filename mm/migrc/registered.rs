@@ -183,7 +183,8 @@ impl RegisteredMm {
     /// Whether something is pending. If so it is remembered for [`Self::seen`]. Of the drain: two
     /// of them at once would declare as covered what the other has seen.
     pub(crate) fn see(self) -> bool {
-        // What was deferred has been cleared before; the invalidation comes after this.
+        // rule: migrc/order: what was deferred has been cleared before; the invalidation comes
+        // after this
         let deferred = Generation::from_raw(self.deferred().load(Acquire) as u64);
         // Who finds all of it covered releases it: the flush was over before.
         let pending = deferred.is_pending(self.flushed().load(Acquire) as u64);

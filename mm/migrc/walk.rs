@@ -54,9 +54,9 @@ impl Walk {
 
     /// The next mapping. Without a permit its entries are flushed as ever.
     ///
-    /// Once something forbids to defer, nothing more is deferred: only a drain would flush it. With
-    /// `mixes` it is, for tests.
+    /// With `mixes` something is deferred in spite of that, for tests.
     pub fn meet(&mut self, facts: &MappingFacts, mixes: bool) -> Option<Permit> {
+        // rule: migrc/mixed: once something forbids to defer, only a drain would flush more
         match facts.verdict() {
             Verdict::Forbid(deny) => self.denied = self.denied.with(deny),
             Verdict::Flush(deny) => self.flushed = self.flushed.with(deny),
@@ -95,6 +95,7 @@ impl Walk {
             }
             self.forbid(Deny::NotFrozen);
         }
+        // rule: migrc/mixed: somebody can write to the new page, and others read the old one
         if mixes {
             return End::Deferred;
         }

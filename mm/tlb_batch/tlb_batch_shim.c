@@ -66,6 +66,7 @@ static __always_inline void issued(struct mm_struct *mm, unsigned long start,
 void tlb_batch_arch_issue(struct mm_struct *mm, unsigned long start,
 			  unsigned long end, enum tlb_batch_reason reason)
 {
+	/* rule: tlb_batch/flush: TLBs lead to pages that were unmapped */
 	if (!tlb_batch_skip(TLB_BATCH_HOOK_FLUSH))
 		arch_tlb_batch_issue(&current->tlb_ubc.arch, mm, start, end);
 	issued(mm, start, (end - start) >> PAGE_SHIFT, reason);
@@ -74,6 +75,7 @@ void tlb_batch_arch_issue(struct mm_struct *mm, unsigned long start,
 void tlb_batch_arch_issue_mm(struct mm_struct *mm, unsigned long pages,
 			     enum tlb_batch_reason reason)
 {
+	/* rule: tlb_batch/flush: the same, for all of an mm */
 	if (!tlb_batch_skip(TLB_BATCH_HOOK_FLUSH))
 		arch_tlb_batch_issue_mm(&current->tlb_ubc.arch, mm);
 	issued(mm, 0, pages, reason);
@@ -83,6 +85,7 @@ void tlb_batch_arch_issue_mm(struct mm_struct *mm, unsigned long pages,
 void tlb_batch_arch_evict(struct mm_struct *mm, unsigned long start,
 			  unsigned long end)
 {
+	/* rule: tlb_batch/flush: the same, for what there is no room for */
 	if (!tlb_batch_skip(TLB_BATCH_HOOK_FLUSH))
 		arch_tlb_batch_issue(&current->tlb_ubc.arch, mm, start, end);
 	if (trace_tlb_batch_flush_enabled())
@@ -124,6 +127,7 @@ void tlb_batch_arch_sync(void)
 	if (tlb_batch_skip(TLB_BATCH_HOOK_FLUSH) ||
 	    tlb_batch_skip(TLB_BATCH_HOOK_SYNC))
 		return;
+	/* rule: tlb_batch/sync: CPUs may have been told, but not have done it */
 	arch_tlbbatch_flush(&current->tlb_ubc.arch);
 }
 

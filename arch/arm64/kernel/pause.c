@@ -100,7 +100,7 @@ void noinstr __flatten arm64_pause_local_cpu(void)
 	/* The entries, as they are now. */
 	while (smp_load_acquire(&pause_state) == state)
 		cpu_relax();
-	/* What was fetched ahead may have met the broken entries. */
+	/* rule: hvo/visible: what was fetched ahead may have met the broken entries */
 	isb();
 	write_sysreg(flags, daif);
 }
@@ -114,6 +114,7 @@ void arm64_pause_abandon(void)
 {
 	u32 state = READ_ONCE(pause_state);
 
+	/* rule: hvo/abandon: who waits here can neither be stopped nor saved */
 	if (hvo_skip(HVO_HOOK_ABANDON))
 		return;
 	/* Those that wait in threads. */
@@ -131,6 +132,7 @@ void arm64_pause_abandon(void)
  */
 bool arm64_pause_is_mine(void)
 {
+	/* rule: hvo/die: the others would wait for ever */
 	return READ_ONCE(pause_owner) == raw_smp_processor_id() && !hvo_skip(HVO_HOOK_DIE);
 }
 
@@ -200,6 +202,7 @@ int arm64_pause_cpus(struct arm64_pause *pause)
 	pause->paused_ns = 0;
 
 	mutex_lock(&pause_mutex);
+	/* rule: hvo/transit: a CPU may run that the online mask does not have */
 	if ((cpus_in_transit && !hvo_skip(HVO_HOOK_TRANSIT)) || !hotplug_known) {
 		mutex_unlock(&pause_mutex);
 		return -EBUSY;
@@ -227,8 +230,10 @@ int arm64_pause_cpus(struct arm64_pause *pause)
 	for (;;) {
 		cpu = first_running(state);
 		pause->ack_ns = ktime_get_raw_fast_ns() - pause->begin;
+		/* rule: hvo/ack: a CPU that runs may use a broken entry */
 		if (cpu >= nr_cpu_ids || hvo_skip(HVO_HOOK_ACK))
 			return 0;
+		/* rule: hvo/timeout: that CPU may wait for a lock that a stopped one has */
 		if (pause->ack_ns > pause->timeout_ns)
 			break;
 		cpu_relax();
@@ -335,6 +340,7 @@ int arm64_stop_cpus(void (*fn)(void *arg), void *arg)
  */
 static int transit_begins(unsigned int cpu)
 {
+	/* rule: hvo/transit: it may run before it is in the online mask */
 	guard(mutex)(&pause_mutex);
 	cpus_in_transit++;
 	return 0;
@@ -342,6 +348,7 @@ static int transit_begins(unsigned int cpu)
 
 static int transit_ends(unsigned int cpu)
 {
+	/* rule: hvo/transit: it is in the mask, or has gone */
 	guard(mutex)(&pause_mutex);
 	cpus_in_transit--;
 	return 0;

@@ -70,13 +70,16 @@ void noinstr __flatten arch_hvo_apply(const struct hvo_window *w)
 	u32 i;
 
 	check(arm64_cpus_are_stopped());
+	/* rule: hvo/break: TLBs must not hold two entries for one address */
 	if (!hvo_skip(HVO_HOOK_BREAK)) {
 		for (run = w->runs; run < end; run++) {
 			for (i = 0; i < run->nr; i++)
 				WRITE_ONCE(run->entries[i], 0);
 		}
 	}
+	/* rule: hvo/visible: or the invalidation is executed before the break */
 	dsb(ishst);
+	/* rule: hvo/tlbi: CPUs have the old pages in their TLBs */
 	if (!hvo_skip(HVO_HOOK_TLBI))
 		invalidate(w);
 	isb();

@@ -18,8 +18,8 @@
 #define TLB_BATCH_ASID_PAGES	PTRS_PER_PTE
 
 /*
- * Whoever sees the mark of the mm must see the cleared PTEs, too. For that a DMB
- * is enough; the DSB that a TLBI needs is executed when the range is issued. Both
+ * rule: tlb_batch/order: who sees the mark of the mm must see the cleared PTEs, too.
+ * For that a DMB is enough; the DSB that a TLBI needs is executed when the range is issued. Both
  * are proved by litmus tests of tlb-rs (verify/litmus: order-dmb-ishst, sync-issue-dsb-ishst).
  */
 static __always_inline void arch_tlb_batch_order(void)
@@ -46,9 +46,10 @@ static inline pte_t arch_tlb_batch_pte(pte_t pte)
 #define TLB_BATCH_ROUND_PAGES	4
 
 /*
- * Everything batched is a page-level entry, so the leaf level is known. The DSB
- * ISHST in here is executed before the ASID is read: a CPU that rolls the ASID
- * over must not refill its TLB from the old PTE under the new number.
+ * Everything batched is a page-level entry, so the leaf level is known.
+ *
+ * rule: tlb_batch/asid: a CPU that rolls the ASID over must not refill its TLB from
+ * the old PTE under the new number: the DSB ISHST in here comes before the ASID is read.
  */
 static __always_inline void
 arch_tlb_batch_issue(struct arch_tlbflush_unmap_batch *batch, struct mm_struct *mm,
@@ -56,12 +57,14 @@ arch_tlb_batch_issue(struct arch_tlbflush_unmap_batch *batch, struct mm_struct *
 {
 	struct vm_area_struct vma = { .vm_mm = mm, .vm_flags = 0 };
 
+	/* rule: tlb_batch/merge: more than was asked for, never less */
 	if (system_supports_tlb_range() &&
 	    end - start >= TLB_BATCH_ROUND_PAGES * PAGE_SIZE) {
 		if (lpa2_is_enabled())
 			start = ALIGN_DOWN(start, SZ_64K);
 		end = start + ALIGN(end - start, 2 * PAGE_SIZE);
 	}
+	/* rule: tlb_batch/secondary: this tells devices that share the mm, too */
 	__flush_tlb_range(&vma, start, end, PAGE_SIZE, 3,
 			  TLBF_NOWALKCACHE | TLBF_NOSYNC);
 }

@@ -9,7 +9,7 @@
 /* Entries of several sizes may coexist as long as their attributes agree. */
 #define ARCH_TLB_BATCH_BBM	0
 
-/* Clearing a PTE is a locked operation and stores are not reordered. */
+/* rule: tlb_batch/order: clearing a PTE is a locked operation, stores are not reordered */
 static __always_inline void arch_tlb_batch_order(void)
 {
 	barrier();
@@ -22,8 +22,8 @@ static inline pte_t arch_tlb_batch_pte(pte_t pte)
 
 #ifndef MODULE
 /*
- * The generation must be advanced before the cpumask is read, so that a CPU that
- * loads the mm later flushes by itself.  The flush is of whole address spaces,
+ * rule: tlb_batch/gen: the generation must be advanced before the cpumask is read, so
+ * that a CPU that loads the mm later flushes by itself.  The flush is of whole address spaces,
  * hence one generation for all ranges of one.  With INVLPGB the flush is of
  * every ASID on every CPU, which does without both.
  */
@@ -34,6 +34,7 @@ static inline void arch_tlb_batch_issue_mm(struct arch_tlbflush_unmap_batch *bat
 		cpumask_or(&batch->cpumask, &batch->cpumask, mm_cpumask(mm));
 		return;
 	}
+	/* rule: tlb_batch/secondary: this tells devices that share the mm, too */
 	arch_tlbbatch_add_pending(batch, mm, 0, TLB_FLUSH_ALL);
 }
 
@@ -58,7 +59,7 @@ static inline bool arch_tlb_batch_flush(struct arch_tlbflush_unmap_batch *batch,
 					struct mm_struct *mm,
 					unsigned long start, unsigned long end)
 {
-	/* Something was added while vm.tlb_batch was 0. */
+	/* rule: tlb_batch/gen: something was added while vm.tlb_batch was 0 */
 	if (!cpumask_empty(&batch->cpumask) ||
 	    (cpu_feature_enabled(X86_FEATURE_INVLPGB) &&
 	     (batch->unmapped_pages || !mm_global_asid(mm))))

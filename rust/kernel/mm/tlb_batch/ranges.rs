@@ -250,6 +250,7 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
         let new = Range { start, end, mm };
         let len = self.len();
 
+        // rule: tlb_batch/merge: neighbours of one address space only, or too much is forgotten
         // All entries, so that the loop has no condition; those that are not owed come last.
         match self.range.iter().position(|r| r.touches(&new)) {
             Some(index) if index < len => {
@@ -264,6 +265,7 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
                 self.unsynced = true;
                 None
             }
+            // rule: tlb_batch/room: nothing can be allocated here, so that one has to go
             // Behind the last comes the first, as in any ring.
             _ => Some(self.replace((usize::from(self.last) + 1) % CAPACITY, new)),
         }
@@ -441,9 +443,10 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
 
     /// Drops the references to the address spaces.
     ///
-    /// Only when nothing is owed: the ranges that are need them. Does nothing otherwise.
+    /// Does nothing if something is owed.
     #[inline]
     pub fn release(&mut self) {
+        // rule: tlb_batch/hold: the ranges that are owed need their address spaces
         if self.is_empty() {
             self.held.iter_mut().map_while(Option::take).for_each(drop);
         }
