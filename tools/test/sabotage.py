@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Every rule that fault injection can remove, and the tests that see it: the matrix of `make sabotage`.
 
-A rule is a name in debugfs skip_hook of tlb_batch, migrc or hvo. A removal is a command that removes it and passes if
-something then breaks. Which rules there are is read from the guest: one without a removal and without a reason here is
-a hole, and fails.
+Which name in debugfs skip_hook removes a rule, and which tests see that, is in verify/rules, see tools/check/rules.py.
+Here is how they are run. A removal is a command that removes a rule and passes if something then breaks. Which names
+there are is read from the guest: one without a removal and without a reason in the table is a hole, and fails.
 """
 
 import dataclasses
@@ -12,9 +12,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools/guest"))
+sys.path[:0] = [str(ROOT / "tools" / name) for name in ("guest", "check")]
 # pylint: disable=wrong-import-position
 import console  # noqa: E402
+import rules as tables  # noqa: E402
 
 ARCHES = ("arm64", "x86_64")
 
@@ -64,182 +65,155 @@ TLB_BATCH_BOOT = options(disk="256M", swap="256M")
 # On a disk: what is read back from zram leaves the swap cache at once.
 MIGRC_BOOT = options(disk="verity:256M", swap="disk:256M", mte=True)
 LARGE_BOOT = options(mem="4G")
+BOOTS = {"tlb_batch": TLB_BATCH_BOOT, "migrc": MIGRC_BOOT}
 
 
-def tlb_batch(rules, command, arches=ARCHES, **more):
-    more.setdefault("boot", TLB_BATCH_BOOT)
-    return Removal("tlb_batch", rules, command, arches, **more)
+def way(command, **more):
+    """How a test is run without a rule: its command, with the names instead of SKIP, and fields of Removal."""
+    return command, more
 
 
-def migrc(rules, command, arches=ARCHES, **more):
-    more.setdefault("boot", MIGRC_BOOT)
-    return Removal("migrc", rules, command, arches, **more)
-
-
-def stale(case, rules, arches=ARCHES, program="migrc_stale", rounds=4, **more):
-    return migrc(rules, f"{program} --rounds {rounds} --expect-stale 1 --case {case} --skip {rules}", arches, **more)
-
-
-def file(case, rules, arches=ARCHES, rounds=4):
-    return stale(case, rules, arches, "migrc_file", rounds)
-
-
-def readmostly(case, rules):
-    return migrc(rules, f"migrc_readmostly --expect-stale 1 --case {case} --skip {rules}")
-
-
-def reported(case, rules, rounds, arches=ARCHES):
+def reported(rounds, **more):
     """A debug kernel sees it, too."""
-    return stale(case, rules, arches, rounds=rounds, says=("WARNING: mm/migrc/migrc_debug.c",), both=True, boot=())
+    return way(f"migrc_stale --rounds {rounds} --expect-stale 1 --case CASE --skip SKIP",
+               says=("WARNING: mm/migrc/migrc_debug.c",), both=True, **{"boot": (), **more})
 
 
-def hvo(case, rule, says, append="panic_on_warn=1"):
+def hvo(says, append="panic_on_warn=1"):
     """The first report is the one: struct pages that are not what they should be may lead anywhere."""
-    return Removal("hvo", rule, f"hvo_pool --case {case} --skip {rule}", ("arm64",), says=(says,),
-                   boot=options(mem="4G", append=f"kunit.enable=0 {append}"))
+    return way("hvo_pool --case CASE --skip SKIP", says=(says,),
+               boot=options(mem="4G", append=f"kunit.enable=0 {append}"))
 
 
-ARM64, X86_64 = ("arm64",), ("x86_64",)
-TABLE = "tlb_batch_refault --act table --dir /mnt --delay 200000 --rounds 8 --skip open --expect-stale 2"
-REMOVALS = (
-    tlb_batch("flush", "tlb_batch_stale_litmus --rounds 200 --skip flush --expect-stale 100", own=True),
-    tlb_batch("flush", "tlb_batch_secondary --rounds 4 --skip flush --expect-violations 100"),
-    tlb_batch("flush", "tlb_batch_dirty --rounds 30 --skip flush --expect-lost 1000", ARM64),
-    tlb_batch("flush", "sh -c 'echo flush > /sys/kernel/debug/tlb_batch/skip_hook; "
-              "tlb_batch_move_bench --pages 128 --readers 2 --touch'", oracle=True, boot=options(oracle=True)),
-    tlb_batch("mark", "tlb_batch_mark --rounds 20 --skip mark --expect-stale 5"),
-    tlb_batch("putback", "tlb_batch_putback --skip putback --expect-missing", ARM64),
-    tlb_batch("sync", "tlb_batch_stale_litmus --rounds 200 --skip sync --expect-stale 100", X86_64, own=True),
-    tlb_batch("gen", "tlb_batch_stale_litmus --rounds 200 --skip gen --expect-stale 100", X86_64, own=True),
-    tlb_batch("hold", "tlb_batch_exit --rounds 6 --skip hold", uaf=True, says=("tlb_batch_flush_slow",), boot=()),
-    tlb_batch("open", "tlb_batch_refault --act guard --dir /mnt --rounds 20 --skip open --expect-stale 5"),
-    tlb_batch("open", "tlb_batch_refault --act guard-enomem --dir /mnt --rounds 20 --skip open --expect-stale 5"),
-    tlb_batch("open", "tlb_batch_refault --act poison --rounds 20 --skip open --expect-stale 5"),
+TABLE = "tlb_batch_refault --act CASE --dir /mnt --delay 200000 --rounds 8 --skip SKIP --expect-stale 2"
+# By "program: case [names]", as in the tables: what is left out is for all others. In some ways.
+WAYS = {
+    "tlb_batch_stale_litmus": [way("tlb_batch_stale_litmus --rounds 200 --skip SKIP --expect-stale 100", own=True)],
+    "tlb_batch_secondary": [way("tlb_batch_secondary --rounds 4 --skip SKIP --expect-violations 100")],
+    "tlb_batch_dirty": [way("tlb_batch_dirty --rounds 30 --skip SKIP --expect-lost 1000")],
+    # One thread emulates all CPUs: without the delay no writer ran before the flush at the end in 1 of 8 runs.
+    "tlb_batch_dirty [dirty]": [way("tlb_batch_dirty --rounds 30 --delay 5000 --skip SKIP --expect-lost 1000",
+                                    own=True)],
+    "tlb_batch_move_bench": [way("sh -c 'echo SKIP > /sys/kernel/debug/tlb_batch/skip_hook; "
+                                 "tlb_batch_move_bench --pages 128 --readers 2 --touch'",
+                                 oracle=True, boot=options(oracle=True))],
+    "tlb_batch_mark": [way("tlb_batch_mark --rounds 20 --skip SKIP --expect-stale 5")],
+    "tlb_batch_putback": [way("tlb_batch_putback --skip SKIP --expect-missing")],
+    "tlb_batch_exit": [way("tlb_batch_exit --rounds 6 --skip SKIP", uaf=True, says=("tlb_batch_flush_slow",), boot=())],
+    "tlb_batch_wait": [way("tlb_batch_wait --rounds 3 --skip SKIP --expect-long")],
+    "tlb_batch_task": [way("tlb_batch_task --case CASE --skip")],
+    "tlb_batch_refault": [way("tlb_batch_refault --act CASE --dir /mnt --rounds 20 --skip SKIP --expect-stale 5")],
+    # x86_64 has the window of lazyfree without the batch, too.
+    **{f"tlb_batch_refault: {case}": [way("tlb_batch_refault --act CASE --rounds 20 --skip SKIP --expect-stale 5",
+                                          **more)]
+       for case, more in (("poison", {}), ("lazyfree", {}), ("swap", {"boot": MIGRC_BOOT}))},
     # With range operations arm64 flushes all that the table led to: the whole of it is one range.
     # And the emulated TLB stayed so small in 2 of 9 runs that QEMU flushed all of it for one page.
-    tlb_batch("open", f"sh -c 'for i in 1 2 3 4; do {TABLE} && exit; done; exit 1'", ARM64,
-              boot=options(cpu="neoverse-n1", **dict(TLB_BATCH_BOOT))),
-    tlb_batch("open", TABLE, X86_64),
-    # x86_64 has this window without the batch, too.
-    tlb_batch("open", "tlb_batch_refault --act lazyfree --rounds 20 --skip open --expect-stale 5", ARM64),
-    tlb_batch("lock", "tlb_batch_refault --act file --dir /mnt --rounds 20 --skip lock --expect-stale 5"),
-    tlb_batch("lock", "tlb_batch_refault --act swap --rounds 20 --skip lock --expect-stale 5", boot=MIGRC_BOOT),
-    tlb_batch("wait", "tlb_batch_wait --rounds 3 --skip wait --expect-long", ARM64),
-    # One thread emulates all CPUs: without the delay no writer ran before the flush at the end in 1 of 8 runs.
-    tlb_batch("dirty", "tlb_batch_dirty --rounds 30 --delay 5000 --skip dirty --expect-lost 1000", X86_64, own=True),
-    *(tlb_batch(case, f"tlb_batch_task --case {case} --skip") for case in ("enomem", "fork", "exit")),
+    "tlb_batch_refault: table (arm64)": [way(f"sh -c 'for i in 1 2 3 4; do {TABLE} && exit; done; exit 1'",
+                                             boot=options(cpu="neoverse-n1", **dict(TLB_BATCH_BOOT)))],
+    "tlb_batch_refault: table (x86_64)": [way(TABLE)],
 
-    *(stale(case, "range") for case in ("mprotect", "uffd-wp", "uffd-move", "zap", "dontneed", "mremap")),
-    *(stale(case, "reuse") for case in ("reuse-exclusive", "uffd-swapin")),
-    stale("uffd-undo", "protnone"),
-    # Either flushes.
-    stale("uffd-rwp", "reuse,protnone"),
+    "migrc_stale": [way("migrc_stale --rounds 4 --expect-stale 1 --case CASE --skip SKIP")],
     # There a child exits, and its flush is of all ASIDs where QEMU emulates arm64.
-    *(stale(case, "reuse", X86_64, own=True) for case in ("reuse", "common")),
-    readmostly("table", "reuse"),
-    stale("swapin", "swapin"),
-    stale("force", "force"),
-    stale("poke", "force"),
-    stale("tags", "force", ARM64),
+    **{f"migrc_stale: {case}": [way("migrc_stale --rounds 4 --expect-stale 1 --case CASE --skip SKIP", own=True)]
+       for case in ("reuse", "common")},
     # No emulated CPU minds two memory types.
-    stale("type", "type", ARM64, says=("WARNING: mm/migrc/migrc_debug.c",), both=True, boot=options(mte=True)),
-    reported("writable", "writable", 8),
-    reported("pending", "pending,range", 24, ARM64),
-    reported("fork", "fork", 12, ARM64),
-    stale("file", "file"),
-    stale("shared", "file"),
-    file("open", "file"),
-    file("tmpfs", "file"),
-    file("race", "recheck", ARM64, rounds=50),
-    *(file(case, "write") for case in ("write", "store", "loop", "upper", "lower", "unlinked")),
-    # Either drains.
-    *(file(case, "write,change") for case in ("truncate", "punch")),
-    file("verity", "change"),
-    file("journal", "change"),
-    stale("notifier", "notifier"),
-    readmostly("writer", "clean"),
-    readmostly("rare", "pause"),
-    readmostly("hint", "hint"),
-    stale("mixed", "mixed"),
-    stale("twice", "record"),
-    stale("record", "record"),
-    migrc("exit", "migrc_bounds --case exit --skip exit", uaf=True, says=("migrc",), boot=()),
-    stale("drain", "flush"),
-    migrc("off", "migrc_bounds --case off --skip off --expect-stale 1", ARM64),
-    # On x86_64 vm.migrc_enable does not change while something moves, see tlb_rs_patching_is_safe().
-    migrc("off", "tlb_rs_abuse --case toggle --skip off", ARM64, boot=LARGE_BOOT),
-    migrc("pressure,kswapd", "migrc_bounds --case pressure --rounds 1 --skip pressure,kswapd --expect-stale 1", ARM64,
-          boot=options(mem="768M")),
+    "migrc_stale: type": [reported(4, boot=options(mte=True))],
+    "migrc_stale: writable": [reported(8)],
+    "migrc_stale: pending": [reported(24)],
+    "migrc_stale: fork": [reported(12)],
+    "migrc_file": [way("migrc_file --rounds 4 --expect-stale 1 --case CASE --skip SKIP")],
+    "migrc_file: race": [way("migrc_file --rounds 50 --expect-stale 1 --case CASE --skip SKIP")],
+    "migrc_file: idle": [way("migrc_file --rounds 1 --expect-stale 1 --case CASE --skip SKIP")],
+    "migrc_readmostly": [way("migrc_readmostly --expect-stale 1 --case CASE --skip SKIP")],
+    "migrc_bounds": [way("migrc_bounds --case CASE --skip SKIP --expect-stale 1")],
+    "migrc_bounds: exit": [way("migrc_bounds --case CASE --skip SKIP", uaf=True, says=("migrc",), boot=())],
+    "migrc_bounds: pressure": [way("migrc_bounds --case CASE --rounds 1 --skip SKIP --expect-stale 1",
+                                   boot=options(mem="768M"))],
     # No memory that was there at boot goes offline on arm64.
-    migrc("isolate", "migrc_bounds --case offline --skip isolate --expect-stale 1", X86_64, own=True),
-    migrc("isolate", "migrc_bounds --case hugetlb --skip isolate --expect-stale 1", ARM64),
-    migrc("poison", "migrc_bounds --case poison --skip poison --expect-stale 1"),
-    file("idle", "worker", ARM64, rounds=1),
-    migrc("disarm", "migrc_bounds --case age --skip disarm --expect-stale 1", ARM64),
+    "migrc_bounds: offline": [way("migrc_bounds --case CASE --skip SKIP --expect-stale 1", own=True)],
+    # On x86_64 vm.migrc_enable does not change while something moves, see tlb_rs_patching_is_safe().
+    "tlb_rs_abuse": [way("tlb_rs_abuse --case CASE --skip SKIP", boot=LARGE_BOOT)],
 
-    hvo("pool", "ack", "changes of entries that others may use"),
-    hvo("pool", "break", "changes of entries that others may use"),
-    hvo("pool", "tlbi", "stale translations of vmemmap"),
-    hvo("race", "rcu", "write to read-only memory"),
-    hvo("race", "key", "write to read-only memory"),
-    hvo("switch", "tasks", "write to read-only memory"),
-    hvo("hotplug", "transit", "changes of entries that others may use"),
-    Removal("hvo", "duty", "hvo_pool --case duty --skip duty", ARM64, boot=LARGE_BOOT),
-    hvo("panic", "abandon", "failed to stop secondary CPUs"),
+    "hvo_pool: pool": [hvo("changes of entries that others may use")],
+    "hvo_pool: pool [tlbi]": [hvo("stale translations of vmemmap")],
+    "hvo_pool: race": [hvo("write to read-only memory")],
+    "hvo_pool: switch": [hvo("write to read-only memory")],
+    "hvo_pool: hotplug": [hvo("changes of entries that others may use")],
+    "hvo_pool: duty": [way("hvo_pool --case CASE --skip SKIP", boot=LARGE_BOOT)],
     # stop_machine() has interrupts disabled, so that only pseudo-NMIs stop a CPU.
-    hvo("panic", "abandon", "failed to stop secondary CPUs",
-        append="irqchip.gicv3_pseudo_nmi=1 hvo.strategy=stop_machine"),
+    "hvo_pool: panic": [hvo("failed to stop secondary CPUs"),
+                        hvo("failed to stop secondary CPUs",
+                            append="irqchip.gicv3_pseudo_nmi=1 hvo.strategy=stop_machine")],
     # The task is switched away from with everything masked.
-    hvo("oops", "die", "Unexpected DAIF value"),
-)
+    "hvo_pool: oops": [hvo("Unexpected DAIF value")],
+}
 
-ONE_THREAD = "one thread emulates all CPUs, so that none acts in the moment that the rule is about; arm64 shows it"
-NOT_THERE = "not of this architecture"
-# Rules that no test sees removed: why, and what shows them instead. A test is "herd7 GLOB" (verify/litmus), "verify FILE"
-# (verify/tests) or "PROGRAM CASE".
-REVIEWED = {
-    ("arm64", "tlb_batch", "sync"): ("an emulated CPU flushes at the TLBI, not at the DSB; the DSB ISH are counted",
-                                     "herd7 sync-issue-no-dsb-ish", "herd7 sync-switch-*"),
-    ("arm64", "tlb_batch", "dirty"): ("the TLBI comes before the PTL is released, and the emulated CPU does not wait for "
-                                      "the DSB", "herd7 sync-issue-*"),
-    ("arm64", "tlb_batch", "gen"): (NOT_THERE,),
-    ("x86_64", "tlb_batch", "putback"): (NOT_THERE,),
-    ("x86_64", "migrc", "type"): (NOT_THERE,),
-    ("x86_64", "tlb_batch", "wait"): ("one thread emulates all CPUs, so that who waits says nothing; arm64 shows it",),
-    **{("x86_64", "migrc", rule): (ONE_THREAD,) for rule in ("pending", "fork", "recheck", "off", "pressure", "kswapd",
-                                                            "disarm", "worker")},
-}
-# Rules that have no switch: memory order, which no emulator shows, and arithmetic, which is tested by itself.
-PROVEN = {
-    ("tlb_batch", "H2: the ASID is read after a DSB ISHST"): ("herd7 asid-*", "verify ordering"),
-    ("tlb_batch", "H3: DMB ISHST before the mark"): ("herd7 order-*", "herd7 migrc-order-*", "verify ordering"),
-    ("tlb_batch", "H4: the mark comes after the last clear"): ("herd7 mark-*", "verify ordering"),
-    ("tlb_batch", "H8, H9: bounded, and no page is left out"): ("verify tlb_batch",),
-    ("tlb_batch", "H10: DSB before and after the TLBI"): ("herd7 sync-issue-*", "herd7 sync-switch-*", "verify ordering"),
-    ("migrc", "order of generation, list and flush"): ("verify migrc_registered", "verify migrc"),
-    ("migrc", "a drain begins after the request that waits for it"): ("verify migrc_worker",),
-    ("migrc", "a flush that stalls covers what it has seen"): ("verify migrc_gen", "tlb_rs_abuse generation"),
-    ("migrc", "limits: max_pages, age, mappings"): ("migrc_bounds limit", "migrc_bounds age", "migrc_file mappings"),
-    ("migrc", "one drain for all mixed folios of a batch"): ("migrc_stale halves",),
-    ("migrc", "a source is seen by who isolates, or the reverse"): ("herd7 migrc-isolate-*",),
-    ("migrc", "who restores another memory type sees the pending flush"): ("herd7 migrc-type-*",),
-    ("hvo", "order and end of a pause"): ("verify pause",),
-    ("hvo", "DSB after the break, ISB after the pause"): ("herd7 hvo-*",),
-}
+
+def ways(test, skip):
+    """Those of a test of the tables; skip: the names that it has removed."""
+    case = f"{test.program}: {test.case}" if test.case else test.program
+    for key in (f"{case} [{skip}]", f"{case} ({test.where})", case, test.program):
+        if key in WAYS:
+            return WAYS[key]
+    raise tables.Wrong(f"sabotage.py does not know how to run {test.text} without {skip}")
+
+
+def removals_of(rules):
+    """Of all tests that see a rule removed; what several rules have is there once."""
+    found = {}
+    for rule in rules:
+        for test in rule.tests if rule.remove else ():
+            skip = rule.removed_by(test)
+            arches = tables.ARCHES[rule.mechanism] if test.arches is None else test.arches
+            # Of a suite that has to be asked for: none.
+            for number, (command, more) in enumerate(ways(test, ",".join(skip)) if arches else ()):
+                words = command.replace("CASE", test.case or "").replace("SKIP", ",".join(skip))
+                more = {"boot": BOOTS.get(rule.mechanism, ()), **more}
+                found.setdefault((rule.mechanism, test.program, test.case, arches, frozenset(skip), number),
+                                 Removal(rule.mechanism, ",".join(skip), words, arches, **more))
+    return tuple(found.values())
+
+
+RULES = tables.load()
+REMOVALS = removals_of(RULES)
+
+
+def reviewed(arch, mechanism, name):
+    """(why no test sees this name removed, what shows the rule instead), or None."""
+    for rule in RULES:
+        if rule.mechanism == mechanism and name in rule.remove and arch in rule.why:
+            return rule.why[arch], *rule.proofs
+    return None
+
+
+def shown_by(rule):
+    """What has to pass: proofs and, where the rule is not removed, tests."""
+    return (*rule.proofs, *(test.text for test in rule.tests if not rule.remove))
+
+
+# How a program's results are called, where that is not its name without the mechanism.
+RESULTS = {"hvo_pool": "hvo"}
 
 
 def results(test):
-    """The suite that runs a test, and how the names of its results end."""
-    kind, name = test.split()
-    if kind == "herd7":
-        return "verify", [f"litmus: {f.stem}" for f in sorted((ROOT / "verify/litmus").glob(f"{name}.litmus"))]
+    """(the suite that runs a proof or a test, how the names of its results end).
+
+    None: the names of the results do not tell. KUnit cases are counted by kunit.py.
+    """
+    kind, cases = tables.cases_of_proof(test)
+    if kind == "litmus":
+        return "verify", [f"litmus: {case}" for case in cases]
     if kind == "verify":
-        file = ROOT / "verify/tests" / f"{name}.rs"
-        cases = re.findall(r"#\[test\]\s*(?:#\[.*\]\s*)*fn (\w+)", file.read_text("utf-8") if file.exists() else "")
-        return "verify", [f"{name}: {case}" for case in cases]
-    file = ROOT / "tools/testing/selftests/mm" / f"{kind}.c"
-    there = file.exists() and f'"{name}"' in file.read_text("utf-8")
-    return "programs", [f" {re.sub('^(tlb_batch|tlb_rs|migrc|hvo)_', '', kind)}: {name}"] * there
+        return "verify", cases
+    if kind == "kunit":
+        return None, cases
+    program, _, case = re.sub(r" \(.*", "", test).partition(": ")
+    there = [test] * tables.has_case(program, case or None)
+    if not case:
+        return None, there
+    name = RESULTS.get(program) or re.sub("^(tlb_batch|tlb_rs|migrc|hvo)_", "", program)
+    return "programs", [f" {name}: {case}"] * len(there)
 
 
 def missing(tests, ran):
@@ -349,7 +323,7 @@ class Matrix:
             return text, text
         if seen:
             return ", ".join(seen), ""
-        if why := REVIEWED.get((arch, mechanism, rule)):
+        if why := reviewed(arch, mechanism, rule):
             return self.shown(why, why[1:])
         return ("not run", "not run" * (arch in self.every)) if removals else ("HOLE", "no removal")
 
@@ -371,7 +345,8 @@ class Matrix:
                 text, wrong = self.cell(arch, mechanism, rule)
                 if text != "-":
                     add(f"{arch} {mechanism} {rule}", f"{mechanism:10} {rule:9} {arch:7} {text}", wrong)
-        for (mechanism, rule), tests in PROVEN.items():
-            text, wrong = self.shown(tests, tests)
-            add(f"{mechanism} {rule}", f"{mechanism:10} {rule}: {text}", wrong)
+        for rule in RULES:
+            if tests := shown_by(rule):
+                text, wrong = self.shown(tests, tests)
+                add(rule.title, f"{rule.mechanism:10} {rule.name}: {text}", wrong)
         return lines, holes

@@ -16,13 +16,14 @@ from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), *(str(ROOT / "tools" / name) for name in ("guest", "kernel", "report"))]
+sys.path[:0] = [str(HERE), *(str(ROOT / "tools" / name) for name in ("guest", "kernel", "report", "check"))]
 # pylint: disable=wrong-import-position, wrong-import-order
 import console  # noqa: E402
 import documented  # noqa: E402
 import guest  # noqa: E402
 import matrix  # noqa: E402
 import measure  # noqa: E402
+import rules as tables  # noqa: E402
 import sabotage  # noqa: E402
 import test as suites  # noqa: E402, of this directory
 
@@ -129,12 +130,13 @@ class Removed(OfSuite):
 
 class Proven(OfSuite):
     """Rules that only other tests show."""
-    TEST = ("tlb_batch", "H10: DSB before and after the TLBI")
+    TEST = "tlb_batch  sync:"
 
     def verify(self, herd7):
         """The suite that has passed all, or has had no herd7."""
         verify = self.make("verify")
-        for end in (end for tests in sabotage.PROVEN.values() for t in tests for end in sabotage.results(t)[1]):
+        proofs = [sabotage.results(proof) for rule in sabotage.RULES for proof in rule.proofs]
+        for end in (end for suite, ends in proofs if suite == "verify" for end in ends):
             if end.startswith("litmus: ") and not herd7:
                 verify.skip(f"{end} # SKIP no herd7 (apt install herdtools7, or fetch.py)", "see there")
             else:
@@ -152,18 +154,22 @@ class Proven(OfSuite):
 
     def test_programs(self):
         """How a program names its results: without the prefix of its name."""
-        for test, name in (("tlb_rs_abuse generation", " abuse: generation"), ("migrc_stale halves", " stale: halves"),
-                           ("tlb_batch_wait notifier", " wait: notifier")):
+        for test, name in (("tlb_rs_abuse: generation", " abuse: generation"),
+                           ("migrc_stale: halves", " stale: halves"), ("hvo_pool: lock", " hvo: lock"),
+                           ("migrc_bounds: age (arm64)", " bounds: age"),
+                           ("tlb_batch_wait: notifier", " wait: notifier")):
             suite, ends = sabotage.results(test)
             self.assertEqual((suite, ends), ("programs", [name]), test)
+        for test in ("migrc_stale: gone", "migrc_gone: x", "migrc_gone", "gone.rs", "pause.rs: gone", "gone-*.litmus"):
+            self.assertEqual(sabotage.results(test)[1], [], test)
 
     def test_no_herd7(self):
         lines, holes = self.matrix(False).lines()
-        ours, = (line for line in lines if self.TEST[1] in line)
+        ours, = (line for line in lines if line.startswith(self.TEST))
         self.assertTrue(ours.endswith("; not run: herd7 is missing"), ours)
         self.assertEqual(list(holes), ["not run: herd7 is missing"])
         self.assertEqual(set(holes["not run: herd7 is missing"]),
-                         {" ".join(rule) for rule, tests in sabotage.PROVEN.items() if "herd7" in " ".join(tests)})
+                         {rule.title for rule in sabotage.RULES if "litmus" in " ".join(rule.proofs)})
 
     def test_the_run_fails_for_that(self):
         suites.DONE[:] = [self.verify(False), self.suite]
@@ -172,7 +178,50 @@ class Proven(OfSuite):
             suites.remove(self.suite, arm64=False)
         self.assertEqual(self.suite.failed, ["every rule is seen removed, or named with a reason"])
         self.assertRegex(Path(self.suite.log.name).read_text(encoding="utf-8"),
-                         r"(?m)^not ok - every rule.*herd7 is missing: .*H10")
+                         r"(?m)^not ok - every rule.*herd7 is missing: .*tlb_batch/sync")
+
+
+class Removals(unittest.TestCase):
+    """What make sabotage runs, of made-up tables."""
+
+    def removals(self, *entries):
+        return sabotage.removals_of([tables.rule_of("migrc", name, entry) for name, entry in entries])
+
+    def test_commands(self):
+        ours = self.removals(("reuse", {"remove": "reuse", "tests": [
+            "migrc_stale: zap", "migrc_file: race (arm64)", "migrc_bounds: offline (x86_64)",
+            "migrc_file: image (SUITE=fs)"]}))
+        self.assertEqual([(r.command, r.arches, r.own) for r in ours], [
+            ("migrc_stale --rounds 4 --expect-stale 1 --case zap --skip reuse", ("arm64", "x86_64"), False),
+            ("migrc_file --rounds 50 --expect-stale 1 --case race --skip reuse", ("arm64",), False),
+            ("migrc_bounds --case offline --skip reuse --expect-stale 1", ("x86_64",), True)])
+        self.assertEqual({r.boot for r in ours}, {sabotage.MIGRC_BOOT})
+
+    def test_several_rules(self):
+        """One removal, of the first, stands for both."""
+        ours = self.removals(("reuse", {"remove": "reuse", "tests": ["migrc_stale: zap, with range"]}),
+                             ("range", {"remove": "range",
+                                        "tests": ["migrc_stale: zap, with reuse", "migrc_stale: zap"]}),
+                             ("order", {"tests": ["migrc_stale: zap"], "why_not_removed": "x"}))
+        self.assertEqual([r.rules for r in ours], ["reuse,range", "range"])
+
+    def test_several_names(self):
+        ours = self.removals(("owner", {"remove": ["fork", "exit"],
+                                        "tests": ["tlb_batch_task: exit", "tlb_batch_task: fork"]}))
+        self.assertEqual([(r.rules, r.case) for r in ours], [("exit", "exit"), ("fork", "fork")])
+
+    def test_several_ways(self):
+        found = [r for r in sabotage.REMOVALS if r.rules == "abandon"]
+        self.assertEqual((len(found), len({r.boot for r in found})), (2, 2))
+
+    def test_unknown_program(self):
+        with self.assertRaises(tables.Wrong):
+            self.removals(("reuse", {"remove": "reuse", "tests": ["migrc_fork"]}))
+
+    def test_reasons(self):
+        self.assertEqual(sabotage.reviewed("x86_64", "migrc", "type")[0], "not of this architecture")
+        self.assertIsNone(sabotage.reviewed("arm64", "migrc", "type"))
+        self.assertIsNone(sabotage.reviewed("x86_64", "migrc", "gone"))
 
 
 class Counts(OfSuite):
