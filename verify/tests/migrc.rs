@@ -7,8 +7,9 @@
 //! has been flushed. Meanwhile both processes read, write, fork, unmap, change permissions and
 //! exit, a debugger writes, reclaim takes pages away, and drains run. At any time:
 //!
-//! - no TLB leads a living process to a page that was released (I1), and
-//! - what a process reads through its TLBs is what a walk of its page table would find (I2).
+//! - no TLB leads a living process to a page that was released (rule `kept`), and
+//! - what a process reads through its TLBs is what a walk of its page table would find
+//!   (rule `current`).
 //!
 //! Each rule is then left out, and the checker must find out what that breaks. Memory order is not
 //! the subject here, see `migrc_registered.rs`, `ordering.rs` and `litmus/`: a step is atomic. Nor is a
@@ -497,8 +498,8 @@ enum Action {
 
 use Action::*;
 
-const I1: &str = "I1: no TLB leads to a page that was released";
-const I2: &str = "I2: a TLB and a walk lead to the same content";
+const KEPT: &str = "kept: no TLB leads to a page that was released";
+const CURRENT: &str = "current: a TLB and a walk lead to the same content";
 const ALONE_WRITES: &str = "what may be written is mapped nowhere else, not even stale";
 const UAF: &str = "no address space is used after it was freed";
 
@@ -952,11 +953,11 @@ impl Model for Rules {
 
     fn properties(&self) -> Vec<Property<Self>> {
         let mut properties = vec![
-            Property::always(I1, |_, s: &State| {
+            Property::always(KEPT, |_, s: &State| {
                 s.reachable()
                     .all(|(_, page)| s.pages[page].owner != Owner::Free)
             }),
-            Property::always(I2, |_, s: &State| {
+            Property::always(CURRENT, |_, s: &State| {
                 s.reachable().all(|(mm, page)| match s.present(mm) {
                     Some((walked, _)) => s.pages[walked].content == s.pages[page].content,
                     None => true,
@@ -1070,7 +1071,7 @@ fn a_writable_translation_may_not_be_deferred() {
         read_only: false,
         ..ALL
     }
-    .breaks(I2);
+    .breaks(CURRENT);
 }
 
 #[test]
@@ -1079,12 +1080,12 @@ fn permissions_that_are_being_taken_away_are_still_there() {
         flush_pending: false,
         ..ALL
     }
-    .breaks(I2);
+    .breaks(CURRENT);
 }
 
 #[test]
 fn a_fork_takes_permissions_away() {
-    Rules { fork: false, ..ALL }.breaks(I2);
+    Rules { fork: false, ..ALL }.breaks(CURRENT);
 }
 
 #[test]
@@ -1093,7 +1094,7 @@ fn what_reclaim_has_not_flushed_may_be_written() {
         isolated: false,
         ..ALONE
     }
-    .breaks(I2);
+    .breaks(CURRENT);
 }
 
 /// Of anonymous memory: what is writable in one address space is mapped in no other, and whoever
@@ -1114,13 +1115,13 @@ fn shared_memory_may_not_be_deferred_in_some_of_its_mappings() {
         mixed: false,
         ..SHARED
     }
-    .breaks(I2);
+    .breaks(CURRENT);
 }
 
 /// Nor in all of them: a write fault flushes the wrong address space.
 #[test]
 fn shared_memory_may_not_be_deferred() {
-    SHARED.breaks(I2);
+    SHARED.breaks(CURRENT);
 }
 
 // ---- Who has to flush first.
@@ -1131,7 +1132,7 @@ fn a_write_fault_flushes_first() {
         wp_reuse: false,
         ..ALL
     }
-    .breaks(I2);
+    .breaks(CURRENT);
 }
 
 #[test]
@@ -1140,7 +1141,7 @@ fn a_write_fault_that_copies_flushes_first() {
         wp_copy: false,
         ..ALL
     }
-    .breaks(I2);
+    .breaks(CURRENT);
 }
 
 #[test]
@@ -1149,12 +1150,12 @@ fn mprotect_flushes_first() {
         mprotect: false,
         ..ALL
     }
-    .breaks(I2);
+    .breaks(CURRENT);
 }
 
 #[test]
 fn munmap_of_a_migration_entry_flushes() {
-    Rules { zap: false, ..ALL }.breaks(I2);
+    Rules { zap: false, ..ALL }.breaks(CURRENT);
 }
 
 #[test]
@@ -1163,7 +1164,7 @@ fn a_fault_during_reclaim_flushes_first() {
         swap_in: false,
         ..ALONE
     }
-    .breaks(I2);
+    .breaks(CURRENT);
 }
 
 #[test]
@@ -1172,7 +1173,7 @@ fn a_debugger_flushes_first() {
         force: false,
         ..ALONE
     }
-    .breaks(I2);
+    .breaks(CURRENT);
 }
 
 #[test]
@@ -1181,7 +1182,7 @@ fn what_a_debugger_refers_to_does_not_move() {
         reference: false,
         ..ALONE
     }
-    .breaks(I2);
+    .breaks(CURRENT);
 }
 
 // ---- Who owns the source.
@@ -1192,7 +1193,7 @@ fn a_page_that_did_not_move_is_in_use() {
         undo: false,
         ..QUIET
     }
-    .breaks(I1);
+    .breaks(KEPT);
 }
 
 #[test]
@@ -1201,7 +1202,7 @@ fn a_drain_flushes_only_whom_it_knows() {
         register: false,
         ..QUIET
     }
-    .breaks(I1);
+    .breaks(KEPT);
 }
 
 #[test]
@@ -1210,7 +1211,7 @@ fn a_drain_releases_only_what_it_took_before_it_flushed() {
         splice: false,
         ..QUIET
     }
-    .breaks(I1);
+    .breaks(KEPT);
 }
 
 #[test]
@@ -1219,7 +1220,7 @@ fn a_flush_covers_only_what_was_deferred_before() {
         snapshot: false,
         ..QUIET
     }
-    .breaks(I1);
+    .breaks(KEPT);
 }
 
 #[test]
@@ -1228,7 +1229,7 @@ fn two_drains_mistake_each_others_notes() {
         mutex: false,
         ..QUIET
     }
-    .breaks(I1);
+    .breaks(KEPT);
 }
 
 #[test]
