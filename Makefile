@@ -49,6 +49,7 @@ help:
 #:                            as root. CHROOT=bookworm|trixie INNER='style boot': only there, only these
 #:                            SUITE=abuse: attempts to make it overflow, fill up, stall or leak, at length
 #:   make check               of these what needs neither a kernel build nor a guest: SUITE='style tools verify size'
+#:   make rules               Documentation/mm/tlb_rules.rst, from verify/rules/
 #:   make sabotage            every rule removed, one after the other, on both architectures: prints which test
 #:                            saw it; before that the intact kernel
 #:   make matrix              other kernels: what distributions build, KASAN and lockdep, KCSAN, KFENCE, PREEMPT_RT, memory
@@ -124,6 +125,9 @@ run test bench selftests soak: setup
 check: setup
 	@SUITE="style tools verify size" $(PYTHON) tools/test/test.py
 
+rules:
+	@$(PYTHON) tools/check/rules.py --write
+
 sabotage: setup
 	@SUITE="verify programs sabotage_all" $(PYTHON) tools/test/test.py
 
@@ -168,5 +172,5 @@ clean:
 distclean:
 	rm -rf build
 
-.PHONY: help kernel boot initrd shell run test check bench selftests soak sabotage matrix coverage guest-tools meter programs \
-	doctor setup source edit refresh apply unapply series deb deb-config clean distclean
+.PHONY: help kernel boot initrd shell run test check bench selftests soak rules sabotage matrix coverage guest-tools meter \
+	programs doctor setup source edit refresh apply unapply series deb deb-config clean distclean

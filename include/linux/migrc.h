@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * TLB flushes that are deferred at migration, because nobody can observe it.
- * See Documentation/mm/migrc.rst for the invariants and hooks, and
- * Documentation/mm/migrc_eligibility.rst for why they are enough.
+ * See Documentation/mm/migrc.rst for the invariants, Documentation/mm/tlb_rules.rst for
+ * the hooks, and Documentation/mm/migrc_eligibility.rst for why they are enough.
  */
 #ifndef _LINUX_MIGRC_H
 #define _LINUX_MIGRC_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * Batched TLB invalidation of unmapped PTEs: one range per run of PTEs instead
- * of one operation per PTE.  See Documentation/mm/tlb_batch.rst for the rules.
+ * of one operation per PTE.  See Documentation/mm/tlb_batch.rst, and
+ * Documentation/mm/tlb_rules.rst for the rules.
  */
 #ifndef _LINUX_TLB_BATCH_H
 #define _LINUX_TLB_BATCH_H

@@ -21,11 +21,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools" / d) for d in ("guest", "kernel", "recipes", "report", "test")]
+sys.path[:0] = [str(ROOT / "tools" / d) for d in ("check", "guest", "kernel", "recipes", "report", "test")]
 import commits as exported  # noqa: E402
 import common  # noqa: E402
 import compiled_out  # noqa: E402
-import documented  # noqa: E402
 import fresh  # noqa: E402
 import guest  # noqa: E402
 import initramfs  # noqa: E402
@@ -35,6 +34,7 @@ import matrix  # noqa: E402
 import measure  # noqa: E402
 import overlay  # noqa: E402
 import recipes as page  # noqa: E402
+import rules  # noqa: E402
 import sabotage as sabotage_table  # noqa: E402
 import source  # noqa: E402
 import toolchain  # noqa: E402
@@ -268,9 +268,8 @@ def style(suite):
     safe = [f"{f.relative_to(ROOT)}: {name}" for f in files if f.suffix == ".rs"
             for name in re.findall(r"#\[export\]\s+(?:pub )?extern .*?fn (\w+)", f.read_text(encoding="utf-8"))]
     suite.check("#[export] is for unsafe functions", not safe, ", ".join(safe))
-    for mechanism in documented.PAGES:
-        for name, wrong in documented.faults(mechanism, sabotage_table.REMOVALS, src):
-            suite.check(name, not wrong, ", ".join(wrong))
+    for name, wrong in rules.faults(src):
+        suite.check(name, not wrong, "; ".join(wrong))
     for name, wrong in maintained.faults(src, overlay.overlay_files()):
         suite.check(f"MAINTAINERS: {name}", not wrong, wrong)
     for letter in sorted(sent.glob("*/0000-cover-letter.patch")):

@@ -19,7 +19,6 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), *(str(ROOT / "tools" / name) for name in ("guest", "kernel", "report", "check"))]
 # pylint: disable=wrong-import-position, wrong-import-order
 import console  # noqa: E402
-import documented  # noqa: E402
 import guest  # noqa: E402
 import matrix  # noqa: E402
 import measure  # noqa: E402
@@ -305,55 +304,6 @@ unittest.main()
                 said = subprocess.run(["make", "-n", "-B", f"build/7.3/{arch}-{variant}/{image}"], cwd=ROOT, text=True,
                                       check=True, stdout=subprocess.PIPE).stdout
                 self.assertRegex(re.sub(r"\s+|\\\n", " ", said), rf"--arch {arch} +(\\ )?--variant {variant} --kver ")
-
-
-class Documented(unittest.TestCase):
-    """Tables of rules, of made-up code."""
-    CODE = {"mm/x.c": '/* in_comment() */ // in_line()\nint defined(char c)\n{\n\tif (c == \'"\')\n'
-                      '\t\tcalled (c, "in_string()");\n\treturn mentioned;\n}\n',
-            "mm/x.rs": "impl Ranges {\n    fn add(&mut self) {}\n}\nfn f() { x.release() }\n\n"
-                       "#[test]\nfn outside() {}\n\n#[kunit_tests(x)]\nmod tests {\n    #[test]\n    fn tested() {}\n\n"
-                       "    fn helper() {\n    }\n    // #[test]\n    fn no_more() {}\n}\n",
-            "tools/testing/selftests/mm/migrc_file.c":
-                '{ "verity", run },\n{ .name = "punch", },\nset("truncate", 1);\n',
-            "tools/testing/selftests/mm/tlb_rs_abuse.c": '\t{ "generation", run },\n', "patches/x/0.patch": ""}
-
-    def setUp(self):
-        root = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        for name, text in self.CODE.items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(text, encoding="ascii")
-        self.enterContext(mock.patch.object(documented, "ROOT", root))
-        self.enterContext(mock.patch.object(documented, "PROGRAMS", root / "tools/testing/selftests/mm"))
-
-    def wrong(self, *row):
-        rules = [sabotage.Removal("migrc", "change", "migrc_file")]
-        with mock.patch.object(documented, "rows", return_value=[row]):
-            return next(documented.faults("migrc", rules, None))[1]
-
-    def test_hooks(self):
-        """Defined or called: a mention is neither, nor a comment or a string."""
-        for hook in ("defined()", "called(), ``Ranges::add()``"):
-            self.assertEqual(self.wrong("change", "x", hook, "file: punch"), [])
-        for hook in ("in_comment()", "in_line()", "in_string()", "mentioned()", "Ranges::release()",
-                     "Ranges::defined()"):
-            self.assertEqual(self.wrong("change", "x", f"defined(), {hook}", "file: punch"), [f"no {hook}"])
-
-    def test_tests(self):
-        """Of KUnit those that are run."""
-        self.assertEqual(self.wrong("x", "defined()", "KUnit ``tested`` [``change``]; ``migrc_file``"), [])
-        for name in ("outside", "helper", "no_more", "migrc_gone"):
-            self.assertEqual(self.wrong("x", "defined()", f"KUnit ``{name}`` [``change``]"), [f"no {name}"])
-
-    def test_cases(self):
-        for tests, wrong in (("file: verity (a), if that does not, either; punch, with KASAN", []),
-                             ("file: verity; tlb_rs_abuse: generation", []),
-                             ("file: verity; generation", ["no migrc_file --case generation"]),
-                             # A word of the program, but no case of it.
-                             ("file: verity; truncate, punch", ["no migrc_file --case truncate"]),
-                             ("verity", ["no None --case verity"]),
-                             ("see file", ["no test"])):
-            self.assertEqual(self.wrong("change", "x", "defined()", tests), wrong)
 
 
 class Matrix(unittest.TestCase):
