@@ -35,7 +35,7 @@ GUEST_TOOLS = {"qemu-system-aarch64": "qemu-system-arm", "qemu-system-x86_64": "
                "busybox": "busybox-static", "mkfs.ext4": "e2fsprogs"}
 DEB_TOOLS = {"dpkg-deb": "dpkg", "dpkg-buildpackage": "dpkg-dev", "dh_prep": "debhelper", "depmod": "kmod",
              "python3": "python3"}
-TEST_TOOLS = {"rst2xml": "python3-docutils", "cpio": "cpio", "c++": "g++"}
+TEST_TOOLS = {"cpio": "cpio", "c++": "g++"}
 CHROOT_TOOLS = {"debootstrap": "debootstrap", "git": "git"}
 GROUPS = ("kernel", "guest", "test", "deb", "chroot")
 SUDO = "" if os.geteuid() == 0 else "sudo "
@@ -61,7 +61,7 @@ ELSEWHERE = {
         "libclang-dev": "clang", "rustc": "rust", "bindgen": "rust-bindgen", "qemu-system-arm": "qemu-system-aarch64",
         "busybox-static": "busybox", "gcc-aarch64-linux-gnu": "aarch64-linux-gnu-gcc",
         "libc6-dev-arm64-cross": "aarch64-linux-gnu-glibc", "gcc-x86-64-linux-gnu": None,
-        "libc6-dev-amd64-cross": None, "python3-docutils": "python-docutils", "g++": "gcc",
+        "libc6-dev-amd64-cross": None, "g++": "gcc",
         "cargo": "rust", "rustfmt": "rust", "rust-clippy": "rust"}}
 # A static C library for the architecture that this machine is not.
 CROSS = {"x86_64": ("aarch64-linux-gnu", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"),
