@@ -149,6 +149,7 @@ impl<M: Memory> Parts<M> {
             let new = self.new.get_mut(new).unwrap_or_default();
 
             begin = unit.ends;
+            // rule: hvo/released: a page that is in use would be freed, or one that is not be lost
             if tally.changed < changed {
                 tally.changed += 1;
                 unit.owner.end(Outcome::Changed, old);
@@ -415,6 +416,7 @@ impl<M: Memory> Open<'_, M> {
 impl<M: Memory> Drop for Open<'_, M> {
     fn drop(&mut self) {
         if let Some(owner) = self.owner.take() {
+            // rule: hvo/released: pages that were brought would be lost
             owner.end(Outcome::Untouched(Why::NoMemory), &[]);
             self.parts.roll_back();
         }

@@ -76,6 +76,7 @@ impl Turn {
     /// long enough since: `duty_pct` is the share of the time that they may be stopped for.
     fn begin(duty_pct: u32) -> Self {
         let stop = TURN.lock();
+        // rule: hvo/duty: the other CPUs run for their share of the time before the next pause
         let us = stop.ended.map_or(0, |ended| {
             rest_us(stop.ns, ended.elapsed().as_nanos().max(0) as u64, duty_pct)
         });
@@ -142,7 +143,7 @@ unsafe impl Ways<Run> for Fallback {
             if let Err(miss) = unsafe { self.try_window(&runs[at..next], window.work, stop) } {
                 let retries = streak.retries(miss, self.params.retries);
 
-                // A unit that was begun has to be finished.
+                // rule: hvo/final: a unit that was begun has to be finished
                 match attempts.after(miss, retries, self.mandatory || inside) {
                     // Not with threads a second time: who keeps the lock may wait for this.
                     Step::Again(us) => {

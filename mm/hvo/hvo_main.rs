@@ -648,6 +648,7 @@ unsafe extern "C" fn hvo_optimize_folios(
     let (size, folios) = unsafe { (Size::from_raw(h), Folios::from_raw(folios)) };
 
     if let (_, Some(why)) = optimize(size, folios.iter(), usize::MAX) {
+        // rule: hvo/counted: nobody would know that some have kept their struct pages, and why
         let kept = folios.iter().filter(|f| c::should_optimize(size, *f));
 
         c::report(size, kept.count(), folios.iter().count(), why);

@@ -28,6 +28,7 @@ static unsigned long nr_optimized[HUGE_MAX_HSTATE];
 void hvo_count_folio(struct hstate *h, struct folio *folio, int nr)
 {
 	lockdep_assert_held(&hugetlb_lock);
+	/* rule: hvo/counted: nobody would know that it has kept its struct pages */
 	if (folio_test_hugetlb_vmemmap_optimized(folio))
 		nr_optimized[hstate_index(h)] += nr;
 }
@@ -102,6 +103,7 @@ MODULE_PARM_DESC(retry_s, "seconds until free pages are optimised that were not 
  */
 void hvo_pools_changed(void)
 {
+	/* rule: hvo/retried: what was not optimised at once would never be */
 	if (hvo_pauses() && READ_ONCE(vmemmap_optimize_enabled))
 		retry_later(READ_ONCE(retry_s));
 }
@@ -115,6 +117,7 @@ void hvo_pools_changed(void)
  */
 void hvo_folio_free(const struct hstate *h, struct folio *folio)
 {
+	/* rule: hvo/retried: as above */
 	if (hvo_pauses() && vmemmap_should_optimize_folio(h, folio))
 		retry_later(READ_ONCE(retry_s));
 }
@@ -216,6 +219,7 @@ void hvo_hold_end(void)
 bool hvo_wait_for_folios(const struct hstate *h)
 {
 	lockdep_assert_held(&hugetlb_lock);
+	/* rule: hvo/held: who has reserved a folio that the worker holds would not get it */
 	if (held_of != h || hvo_skip(HVO_HOOK_HELD))
 		return false;
 	spin_unlock_irq(&hugetlb_lock);

@@ -66,6 +66,7 @@ EXPORT_SYMBOL(page_ref_inc_unless_zero_waits);
 /* The boot value, as the command line has it. There is one task, and no struct page yet. */
 void __init hvo_boot_switch(bool on)
 {
+	/* rule: hvo/key: without it nothing waits for who is taking a reference */
 	if (on)
 		static_branch_enable(&page_ref_waits);
 	else
@@ -86,7 +87,9 @@ static void wait_for_references(void)
 	guard(mutex)(&key_mutex);
 	if (static_key_enabled(&page_ref_waits) || hvo_skip(HVO_HOOK_KEY))
 		return;
+	/* rule: hvo/key: before the first tail is read-only */
 	static_branch_enable(&page_ref_waits);
+	/* rule: hvo/tasks: RCU does not wait for who was preempted without the key */
 	if (hvo_skip(HVO_HOOK_TASKS))
 		synchronize_rcu();
 	else

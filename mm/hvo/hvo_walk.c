@@ -79,8 +79,8 @@ unsigned long hvo_grace_period(void)
 }
 
 /*
- * Who has read the reference count of a page before it became a tail, and will try to raise
- * it, needs a page that can be written to even if the attempt fails.
+ * rule: hvo/rcu: who has read the reference count of a page before it became a tail, and
+ * will try to raise it, needs a page that can be written to even if the attempt fails.
  */
 void hvo_wait_for_readers(unsigned long since)
 {

@@ -193,6 +193,7 @@ impl Attempts {
     pub fn after(&mut self, miss: Miss, retries: u32, mandatory: bool) -> Step {
         match miss {
             Miss::Cancelled => {
+                // rule: hvo/final: a CPU may be late each time, and the pool would save nothing
                 self.cancelled += 1;
                 if self.cancelled <= retries {
                     Step::Again(Self::BACKOFF_US << (self.cancelled - 1).min(6))
@@ -246,6 +247,7 @@ impl Streak {
     /// CPU hotplug is over at some time, whatever was missed before: it gets all of them.
     pub fn retries(self, miss: Miss, asked: u32) -> u32 {
         match miss {
+            // rule: hvo/final: a CPU that was late for all pauses is probably late again
             Miss::Cancelled => asked.checked_shr(self.0).unwrap_or(0),
             Miss::Hotplug | Miss::Locked => asked,
         }

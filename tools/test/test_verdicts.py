@@ -312,7 +312,7 @@ class Matrix(unittest.TestCase):
            "matrix: run: hvo_pool --case pool\n1..0 # SKIP needs it\nmatrix: skipped: hvo_pool --case pool\n")
     OF_OURS = ("__release_unmapped_folios", "clear_pte_run", "stop_fn", "zone_isolates",
                "release_batch", "unmapped_va_is_open", "put_back_pte_run", "folio_may_stay_locked", "transit_begins",
-               "transit_ends", "arm64_resume_cpus", "batch_commit", "stop_fn.llvm.123", "migrc_defer_slow",
+               "transit_ends", "arm64_resume_cpus", "hvo_hold_next", "stop_fn.llvm.123", "migrc_defer_slow",
                "_RNvMs_NtNtCs1_6kernel2mm9tlb_batchNtB_8TlbBatch5flush", "trace_event_raw_event_hvo_pause")
     # What the series changes, too.
     OF_STOCK = ("do_swap_page", "flush_tlb_mm", "free_vmemmap_page_list", "smp_send_stop", "restop_fn", "stop_fns")
