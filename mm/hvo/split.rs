@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Blocks that map vmemmap become page tables, so that their entries can change one by one.
+
+use super::{
+    batch::{
+        Batch,
+        Collecting,
+        Full,
+        Grace,
+        Memory,
+        Outcome,
+        Owner,
+        Room,
+        Tally,
+        Why, //
+    },
+    batches,
+    c::{
+        self,
+        Block,
+        Folio,
+        Run,
+        Size,
+        Table, //
+    },
+    commit,
+    SPLIT, //
+};
+use kernel::{
+    bindings,
+    prelude::*, //
+};
+
+/// Blocks that are split together.
+const BLOCKS: usize = 512;
+
+/// What such a batch is made of.
+struct Blocks;
+
+impl Memory for Blocks {
+    type Owner = Block;
+    type Page = Table;
+    type Run = Run;
+}
+
+impl Owner<Table> for Block {
+    fn end(self, outcome: Outcome, _old: &[Option<Table>]) {
+        if outcome == Outcome::Changed {
+            self.was_split();
+        }
+    }
+}
+
+/// Why a walk ends early.
+enum Stop {
+    /// What was collected has to be changed first.
+    Full,
+    /// This folio is left alone.
+    Skip(Why),
+}
+
+impl From<Full> for Stop {
+    fn from(_: Full) -> Self {
+        Self::Skip(Why::NoMemory)
+    }
+}
+
+/// Collects the blocks that map the vmemmap of a folio; `live` says that some changed at once.
+fn collect_blocks(
+    batch: &mut Batch<Blocks, Collecting>,
+    size: Size,
+    folio: Folio,
+    live: &mut bool,
+) -> Result<(), Stop> {
+    c::walk(folio.vmemmap(), c::entries(size), |span| {
+        let Some(block) = Block::of(span) else {
+            return Ok(());
+        };
+
+        // Neighbours come one after the other, mostly.
+        if batch
+            .runs()
+            .iter()
+            .rev()
+            .any(|run| run.entries == span.entries)
+        {
+            return Ok(());
+        }
+        if span.self_hosted {
+            return Err(Stop::Skip(Why::SelfHosted));
+        }
+        // The lock that a walk holds is not held while entries change.
+        if batch.is_full() {
+            return Err(Stop::Full);
+        }
+        let (table, entry) = Table::new(&block)?;
+
+        if c::splits_live() {
+            block.split_live(span, table, entry);
+            *live = true;
+            return Ok(());
+        }
+        let mut unit = batch.open(block);
+
+        unit.bring(table)?;
+        // SAFETY: `SPLIT` keeps others from changing it, and the table maps what the block does.
+        unsafe {
+            unit.change(Run {
+                addr: span.addr,
+                entries: span.entries,
+                value: entry,
+                nr: 1,
+                shift: span.shift,
+                ..Default::default()
+            })
+        }?;
+        Ok(unit.close()?)
+    })
+}
+
+/// Splits the blocks that map the vmemmap of these folios, as far as that is possible: what is left
+/// is found again, folio by folio. Returns why something may be left.
+pub(super) fn split(size: Size, folios: impl Iterator<Item = Folio>) -> Result<(), Why> {
+    let room = if batches(&c::params()) { BLOCKS } else { 1 };
+    let mut batch = Batch::<Blocks, _>::new(Room {
+        units: room,
+        runs: room,
+        new: room,
+        ..Default::default()
+    })?;
+    let mut live = false;
+    let mut result = Ok(());
+    let guard = SPLIT.lock();
+
+    'folios: for folio in folios {
+        loop {
+            match collect_blocks(&mut batch, size, folio, &mut live) {
+                Ok(()) | Err(Stop::Skip(Why::SelfHosted)) => break,
+                Err(Stop::Skip(why)) => {
+                    result = Err(why);
+                    // There will be memory when other folios have given it back.
+                    if why == Why::NoMemory {
+                        break 'folios;
+                    }
+                    break;
+                }
+                Err(Stop::Full) => {
+                    let tally;
+
+                    (batch, tally) = commit_blocks(batch);
+                    if let Some(why) = tally.why {
+                        result = Err(why);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    let (_, tally) = commit_blocks(batch);
+
+    drop(guard);
+    if live {
+        c::flush_all();
+    }
+    tally.why.map_or(result, Err)
+}
+
+fn commit_blocks(batch: Batch<Blocks, Collecting>) -> (Batch<Blocks, Collecting>, Tally) {
+    // SAFETY: The struct pages stay what they are.
+    let grace = || unsafe { Grace::is_not_needed() };
+
+    commit(batch, grace, bindings::hvo_reason_HVO_SPLIT, false, |_| {})
+}
