@@ -22,6 +22,8 @@ pub mod plan;
 mod retry;
 mod split;
 mod store;
+#[cfg(CONFIG_HVO_KUNIT_TEST)]
+mod tests;
 
 use batch::{
     Batch,

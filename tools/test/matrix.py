@@ -120,7 +120,7 @@ KERNELS = (
 )
 # KUnit suites of ours, and their options.
 KUNIT = {"CONFIG_RUST_TLB_BATCH_KUNIT_TEST": ("rust_tlb_batch", "tlb_batch_main"),
-         "CONFIG_MIGRC_KUNIT_TEST": ("migrc",)}
+         "CONFIG_MIGRC_KUNIT_TEST": ("migrc",), "CONFIG_HVO_KUNIT_TEST": ("hvo",)}
 # Programs skip (status 4) what this kernel or machine does not have: see Kernel.skips.
 JOB = r"""
 status=0

@@ -324,7 +324,7 @@ def tools(suite):
                        ("soak's arithmetic", "soak/test_soak"), ("tlbstat on canned files", "tlbstat/test_tlbstat"),
                        ("verdicts of make test and matrix", "test/test_verdicts"), ("fresh systems", "test/test_fresh"),
                        ("recipes", "recipes/test_recipes"), ("lines of code", "check/test_size"),
-                       ("tables of rules", "check/test_rules"),
+                       ("tables of rules", "check/test_rules"), ("decisions in C", "check/test_policy"),
                        ("verdict of make run", "report/test_run"), ("guest runner", "guest/test_guest")):
         suite.unittest(name, f"tools/{file}.py")
     suite.ktap("build tool errors", sys.executable, "tools/kernel/test_kernel.py")
@@ -332,7 +332,8 @@ def tools(suite):
 
 
 def size(suite):
-    """Lines of code of each mechanism. The limits are goals: what exceeds them is in the log."""
+    """Lines of code of each mechanism. The limits are goals: what exceeds them is in the log. And no policy in C."""
+    suite.command("C of migrc and hvo decides nothing", sys.executable, "tools/check/policy.py")
     p = suite.command("lines of code are counted", sys.executable, "tools/check/size.py")
     table, _, rest = p.stdout.partition("\n\n")
     suite.say(table)
@@ -445,7 +446,7 @@ def kunit(suite):
         counts = dict((k, int(n)) for k, n in re.findall(r"(\w+): (\d+)", m.group(2))) if m else {}
         bad = counts.get("failed", 0) + counts.get("crashed", 0) + counts.get("errors", 0)
         suite.passed += counts.get("passed", 0)
-        for name in ("rust_tlb_batch", "tlb_batch_main", "migrc", "rust_doctests_kernel"):
+        for name in ("rust_tlb_batch", "tlb_batch_main", "migrc", "rust_doctests_kernel") + ("hvo",) * (arch == "arm64"):
             suite.check(f"{arch} KUnit suite {name} ran", f"# Subtest: {name}\n" in result.console.replace("\r", ""))
         ok = p.returncode == 0 and counts.get("passed", 0) > 0 and not bad
         suite.check(f"{arch} kunit.py parse", ok, m.group(0) if m else "no summary")

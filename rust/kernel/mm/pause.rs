@@ -14,7 +14,10 @@ use crate::{
     error::to_result,
     prelude::*, //
 };
-use core::marker::PhantomData;
+use core::{
+    marker::PhantomData,
+    ops::Range, //
+};
 
 /// Proof that all other CPUs are stopped, and that this one has all exceptions masked.
 ///
@@ -67,6 +70,11 @@ impl<'a> Window<'a> {
             },
             _runs: PhantomData,
         }
+    }
+
+    /// The addresses from the first entry to the last one, which are invalidated.
+    pub fn range(&self) -> Range<usize> {
+        self.inner.start..self.inner.end
     }
 
     /// Makes the changes.

@@ -191,9 +191,9 @@ static const struct {
 	bool (*test)(void);
 	bool injects;
 } cases[] = {
-	{ "free", test_free },
-	{ "used", test_used },
-	{ "needed", test_needed, true },
+	{ .name = "free", .test = test_free },
+	{ .name = "used", .test = test_used },
+	{ .name = "needed", .test = test_needed, .injects = true },
 };
 
 int main(int argc, char **argv)
