@@ -286,15 +286,15 @@ TLB maintenance: rules
 .. Written by "make rules" of tlb-rs from verify/rules/*.toml: edit these.
 
 Each rule has a name, hooks that obey it, and a test or a proof. Each function in the column of
-hooks has a comment ``rule: mechanism/name: why``, so that grep leads from one to the other. What
-the mechanisms are for is in Documentation/mm/tlb_batch.rst, Documentation/mm/migrc.rst and
-Documentation/mm/hvo.rst; how the tests work, and what they do not show, is in
-Documentation/mm/tlb_maintenance_testing.rst.
+hooks has a comment ``rule: mechanism/name: why``, so grep leads from one to the other. The
+mechanisms are described in Documentation/mm/tlb_batch.rst, Documentation/mm/migrc.rst and
+Documentation/mm/hvo.rst. Documentation/mm/tlb_maintenance_testing.rst says how the tests work and
+what they do not show.
 
-A test is a program in ``tools/testing/selftests/mm`` and its cases. The name of the rule, written
-to ``skip_hook`` in the debugfs directory of its mechanism, removes the rule, and each of the tests
-then fails. Names in brackets are removed instead. Where a rule is not removed, or an architecture
-is left out, the reason follows. ``*.rs`` and ``*.litmus`` are in ``verify/`` of tlb-rs.
+A test is a program in ``tools/testing/selftests/mm`` and its cases. A write of the rule's name to
+``skip_hook``, in the debugfs directory of the mechanism, removes the rule. Each of its tests then
+fails. If other names are removed instead, they are in brackets. If a rule is not removed, or not on
+one architecture, the reason follows. ``*.rs`` and ``*.litmus`` are in ``verify/`` of tlb-rs.
 """
 WIDTH = 100
 
@@ -339,7 +339,7 @@ def written(rules):
     for mechanism in MECHANISMS:
         out += [f"{mechanism}\n{'=' * len(mechanism)}\n",
                 ".. list-table::\n   :header-rows: 1\n   :widths: 12 38 22 28\n",
-                "   * - Rule\n     - What breaks without it, or what holds\n     - Hooks\n     - Tests and proofs"]
+                "   * - Rule\n     - What breaks without it, and what holds\n     - Hooks\n     - Tests and proofs"]
         for rule in (rule for rule in rules if rule.mechanism == mechanism):
             shown = ". ".join([*shown_tests(rule), *(f"Proofs: {text}" for text in shown_proofs(rule))])
             out.append("\n".join([cell("   * - ", f"``{rule.name}``"), cell("     - ", rule.hazard),
