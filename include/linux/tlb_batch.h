@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Batched TLB invalidation of unmapped PTEs: one range per run of PTEs instead
- * of one operation per PTE.  See Documentation/mm/tlb_batch.rst, and
+ * Batched TLB invalidation of unmapped PTEs: one range for a run of PTEs instead
+ * of one operation for each PTE.  See Documentation/mm/tlb_batch.rst, and
  * Documentation/mm/tlb_rules.rst for the rules.
  */
 #ifndef _LINUX_TLB_BATCH_H
@@ -67,8 +67,8 @@ static inline void tlb_batch_delay(enum tlb_batch_reason reason)
 #include <asm/tlb_batch.h>
 
 /*
- * The longest run of PTEs that is cleared at once.  It bounds the time for which
- * the PTL is held without a flush being owed and the bitmap on the stack.
+ * The longest run of PTEs that is cleared at once.  It bounds the bitmap on the
+ * stack, and the time under the PTL until the flush is owed.
  */
 #define TLB_BATCH_RUN_MAX	512
 
@@ -106,8 +106,8 @@ static __always_inline bool tlb_batch_enabled(void)
 }
 
 /*
- * Whether a split is to flush each PTE by itself, as Linux did before splits were
- * batched at all.  For comparison only.
+ * Whether a split flushes each PTE by itself, as Linux did before splits were
+ * batched.  For comparison only.
  */
 static __always_inline bool tlb_batch_unbatched(void)
 {
@@ -122,19 +122,19 @@ static __always_inline bool tlb_batch_unbatched(void)
  * @start: address of the first cleared PTE
  * @end: address behind the last cleared PTE
  *
- * Orders the clears before what follows, so that the caller may mark the mm: who
- * sees the mark in flush_tlb_batched_pending() must not flush before it can see
+ * Orders the clears before what follows, so that the caller may mark the mm.  A CPU
+ * that sees the mark in flush_tlb_batched_pending() must not flush before it sees
  * the clears.
  *
  * Context: the PTL that the PTEs were cleared under is held.
- * Return: false if vm.tlb_batch is 0: the caller flushes as it always did.
+ * Return: false if vm.tlb_batch is 0: the caller flushes without the batch.
  */
 static inline bool tlb_batch_add(struct tlb_batch *batch, struct mm_struct *mm,
 				 unsigned long start, unsigned long end)
 {
 	struct tlb_batch_range *last;
 
-	/* Also with vm.tlb_batch 0: it may have been cleared while that was still 1. */
+	/* The run may have been cleared while vm.tlb_batch was still 1. */
 	if (ARCH_TLB_BATCH_BBM && end - start > PAGE_SIZE)
 		current->tlb_ubc.unsynced_run = true;
 
@@ -161,7 +161,7 @@ static inline bool tlb_batch_add(struct tlb_batch *batch, struct mm_struct *mm,
 	return true;
 }
 
-/* Whether ranges are waiting to be issued. */
+/* Whether ranges are owed that are not issued yet. */
 static inline bool tlb_batch_owed(const struct tlb_batch *batch)
 {
 	return batch->nr;
@@ -170,7 +170,7 @@ static inline bool tlb_batch_owed(const struct tlb_batch *batch)
 /**
  * tlb_batch_issue - issue what is owed, without waiting for it
  * @batch: the current task's batch
- * @reason: what makes it due
+ * @reason: why it is due
  *
  * Context: any in which the mms of the batch are alive, PTL held or not.
  */
@@ -188,9 +188,9 @@ static inline void tlb_batch_issue(struct tlb_batch *batch,
  * @batch: the current task's batch
  * @mm: address space whose rmap_one() callback ends
  *
- * The mm may exit from here on; a reference keeps it from being freed. Only for
- * callers that let nobody fill the addresses before the flush: migration entries
- * are there, or the folio stays locked and in its cache.
+ * The mm may exit from here on; a reference keeps it from being freed. The caller
+ * must keep faults from filling the addresses before the flush: by migration
+ * entries, or by a folio that stays locked and in its cache.
  *
  * Context: no spinlock held, @mm alive.
  */
@@ -199,7 +199,7 @@ static inline void tlb_batch_hold(struct tlb_batch *batch, struct mm_struct *mm)
 	if (!tlb_batch_owed(batch))
 		return;
 	tlb_batch_delay(TLB_BATCH_RMAP_END);
-	/* rule: tlb_batch/hold: the mm may be freed, and another one get its ASID */
+	/* rule: tlb_batch/hold: the mm may be freed, and another mm get its ASID */
 	if (batch->held[0] != mm && !tlb_batch_skip(TLB_BATCH_HOOK_HOLD))
 		tlb_batch_hold_slow(batch, mm);
 }
@@ -208,7 +208,7 @@ static inline void tlb_batch_hold(struct tlb_batch *batch, struct mm_struct *mm)
  * tlb_batch_flush - issue what is owed and wait until every CPU has done it
  * @batch: the current task's batch
  *
- * Also drops the references to the mms.
+ * Also drops the references to the held mms.
  *
  * Context: process context, interrupts on, no spinlock held.
  * Return: false if this task has owed nothing since the last flush.
@@ -229,7 +229,7 @@ static inline bool tlb_batch_flush(struct tlb_batch *batch)
  * tlb_batch_put_back - a cleared PTE is about to become valid again
  * @batch: the current task's batch
  *
- * A PTE that was cleared by itself is not in a block any more, and need not wait.
+ * Does not wait for a PTE that was cleared alone: it is in no block any more.
  *
  * Context: PTL held or not, interrupts on.
  */
@@ -251,8 +251,8 @@ static inline void tlb_batch_put_back(struct tlb_batch *batch)
 }
 
 /*
- * As tlb_batch_put_back(), before a large folio that was unmapped is unlocked: what was
- * page by page may be mapped as blocks, too.
+ * As tlb_batch_put_back(), before a large folio that was unmapped is unlocked: a fault
+ * may then map as a block what was mapped page by page.
  */
 static inline void tlb_batch_unlock_large(struct tlb_batch *batch)
 {
@@ -261,7 +261,7 @@ static inline void tlb_batch_unlock_large(struct tlb_batch *batch)
 	tlb_batch_put_back(batch);
 }
 
-/* Where one does become valid: that the above was not forgotten. */
+/* A cleared PTE becomes valid: warns if the caller forgot tlb_batch_put_back(). */
 static inline void tlb_batch_check_put_back(const struct tlb_batch *batch)
 {
 	VM_WARN_ON_ONCE(ARCH_TLB_BATCH_BBM && !tlb_batch_skip(TLB_BATCH_HOOK_PUTBACK) &&
@@ -270,7 +270,7 @@ static inline void tlb_batch_check_put_back(const struct tlb_batch *batch)
 
 #define current_tlb_batch()	(&current->tlb_ubc.batch)
 
-/* rule: tlb_batch/owner: the child owes nothing, its parent does, and has the references */
+/* rule: tlb_batch/owner: the parent owes the flush and has the references, not the child */
 static inline void tlb_batch_fork(struct task_struct *child)
 {
 	if (!tlb_batch_skip(TLB_BATCH_HOOK_FORK))
@@ -280,30 +280,30 @@ static inline void tlb_batch_fork(struct task_struct *child)
 /* mm/vmscan.c */
 void tlb_batch_let_go(struct unmapped_folios *unmapped, bool waits);
 
-/* Reclaim keeps these locked until their flush; NULL: no longer. */
+/* Folios that reclaim keeps locked until their flush; NULL if there are none. */
 static inline void tlb_batch_keep(struct unmapped_folios *unmapped)
 {
 	current->tlb_ubc.kept = unmapped;
 }
 
 /**
- * tlb_batch_walk - an rmap walk has come to a VMA, or to something that it waits for
- * @waits: it is the latter
+ * tlb_batch_walk - an rmap walk reaches a VMA, or is about to wait
+ * @waits: whether it is about to wait
  *
- * Context: no spinlock held; locks of the rmap may be.
+ * Context: no spinlock held; rmap locks may be held.
  */
 static inline void tlb_batch_walk(bool waits)
 {
 	struct unmapped_folios *unmapped = current->tlb_ubc.kept;
 
-	/* rule: tlb_batch/wait: somebody may wait for a folio that reclaim keeps locked */
+	/* rule: tlb_batch/wait: a task may wait for a folio that reclaim keeps locked */
 	if (unlikely(unmapped))
 		tlb_batch_let_go(unmapped, waits);
 }
 
 void tlb_batch_exit_slow(void);
 
-/* rule: tlb_batch/owner: a task that owes pays before it returns; this is for an oops */
+/* rule: tlb_batch/owner: a task that dies in an oops has not paid yet */
 static inline void tlb_batch_exit(void)
 {
 	if (unlikely(current_tlb_batch()->unsynced || current_tlb_batch()->held[0]))

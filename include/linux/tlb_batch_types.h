@@ -7,16 +7,16 @@
 struct mm_struct;
 
 /*
- * The array lives in task_struct and is filled under the page table lock, where
- * nothing can be allocated.  Neighbours become one range, so that more than a few
- * entries are used only by pages that have none; these cost what they always did.
+ * The array lives in task_struct, because the page table lock forbids to allocate.
+ * Neighbours become one range.  Only pages without neighbours fill more than a few
+ * entries, and they cost as much as without the batch.
  */
 #define TLB_BATCH_RANGES	8
 
 /*
- * Address spaces that a task keeps from being freed because it owes something
- * of them.  Less than TLB_BATCH_RANGES: if what is owed of each is one range, as
- * for neighbours it is, this leaves room for those of the next folio.
+ * Address spaces that a task keeps from being freed because it owes ranges in them.
+ * Fewer than TLB_BATCH_RANGES: neighbours in one mm are one range, so there is room
+ * left for the ranges of the next folio.
  */
 #define TLB_BATCH_MMS		4
 
@@ -28,13 +28,12 @@ struct tlb_batch_range {
 };
 
 /*
- * Owned by one task.  range[0..nr) is the TLB invalidation that the task owes
- * and has not issued yet; range[last] was filled last, and @last is 0 if @nr is.
- * @unsynced says that an invalidation is either in range[] or was issued without
- * waiting for its completion; @issued that there is one of the latter.  @evicted
- * ranges of @evicted_bytes were issued for lack of room and are not accounted
- * yet.  @held are the mms with a reference (mmgrab()) of the batch, the unused
- * entries last and NULL.
+ * Owned by one task.  range[0..nr) are the invalidations that the task owes and has
+ * not issued yet.  range[last] was filled last; @last is 0 if @nr is.  @unsynced: an
+ * invalidation is in range[], or was issued and not waited for yet.  @issued:
+ * there is one of the second kind.  @evicted ranges of @evicted_bytes were issued
+ * for lack of room and are not accounted yet.  @held are the mms that the batch has
+ * a reference to (mmgrab()); unused entries come last and are NULL.
  *
  * rust/kernel/mm/tlb_batch/ranges.rs has the same layout.
  */

@@ -2,9 +2,9 @@
 /*
  * Tells an emulator which page frames no user translation may reach.
  *
- * A frame that is freed must have been flushed from every TLB, so that from then
- * on until it is allocated again a user access to it went through a stale entry.
- * tools/meter/ of tlb-rs has the plugin that listens.
+ * A frame that is freed must have been flushed from every TLB. A user access to it
+ * before its next allocation went through a stale entry. tools/meter/ of tlb-rs has
+ * the plugin that listens.
  */
 #ifndef _LINUX_TLB_ORACLE_H
 #define _LINUX_TLB_ORACLE_H
@@ -19,9 +19,9 @@ void arch_free_page(struct page *page, int order);
 #define HAVE_ARCH_ALLOC_PAGE
 void arch_alloc_page(struct page *page, int order);
 
-/* Translations may lead to it that nobody may write through, until it is free. */
+/* Until it is free, read-only translations may lead to it. */
 void tlb_oracle_owned(struct page *page, int order);
-/* Flushed, and not given back yet. */
+/* It was flushed, and is not in the allocator yet. */
 void tlb_oracle_free(struct page *page, int order);
 
 #else

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * debugfs skip_hook: a hook's name removes that hook, too, "none" restores them
- * all; reading lists the names, with brackets around those that are removed.
+ * debugfs skip_hook: a write of a name removes that hook, too; "none" restores all
+ * hooks.  A read lists the names, and the removed hooks in brackets.
  */
 #include <linux/bits.h>
 #include <linux/debugfs.h>

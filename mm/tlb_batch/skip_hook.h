@@ -7,9 +7,9 @@ struct dentry;
 /*
  * Hooks that a test can remove.
  *
- * @names: one for each
- * @nr: how many there are, BITS_PER_LONG at most
- * @skipped: a bit for each that is removed
+ * @names: one for each hook
+ * @nr: number of hooks, BITS_PER_LONG at most
+ * @skipped: a bit for each removed hook
  */
 struct skip_hooks {
 	const char * const *names;

@@ -3,9 +3,9 @@
 //! C entry points of the TLB batch.
 //!
 //! `mm/rmap.c`, `mm/migrate.c` and `mm/vmscan.c` call these when an inline test says that there is
-//! something to do; the batch itself is [`kernel::mm::tlb_batch`]. All of them run in the task that
-//! owns the batch, under the page table lock or not, and take no lock; [`tlb_batch_flush_slow`] may
-//! drop the last reference to an address space, and interrupts other CPUs.
+//! something to do. The batch itself is [`kernel::mm::tlb_batch`]. All of them run in the task that
+//! owns the batch, under the page table lock or not, and take no lock. [`tlb_batch_flush_slow`] may
+//! drop the last reference to an address space, and it interrupts other CPUs.
 //!
 //! C header: [`include/linux/tlb_batch.h`](srctree/include/linux/tlb_batch.h)
 
@@ -37,15 +37,15 @@ unsafe extern "C" fn tlb_batch_add_slow(
     start: c_ulong,
     end: c_ulong,
 ) {
-    // SAFETY: By this function's safety requirements: a task's batch is only used by that task,
-    // which is here, and every address space in it is alive.
+    // SAFETY: By this function's safety requirements: only its own task uses a batch, and every
+    // address space in it is alive.
     let batch = unsafe { TlbBatch::from_raw_mut(batch) };
 
     // SAFETY: By this function's safety requirements.
     unsafe { batch.add_raw(mm, start, end) };
 }
 
-/// Keeps `mm` from being freed as long as `batch` owes something of it.
+/// Keeps `mm` from being freed as long as `batch` owes ranges in it.
 ///
 /// # Safety
 ///
@@ -83,8 +83,8 @@ unsafe extern "C" fn tlb_batch_issue_slow(
 ///
 /// - `batch` must be `current`'s, and the address spaces in it must be alive.
 /// - Interrupts must be on.
-/// - The caller must not hold a spinlock, unless `reason` is `TLB_BATCH_PUT_BACK`: all others let
-///   go of the address spaces.
+/// - The caller must not hold a spinlock, unless `reason` is `TLB_BATCH_PUT_BACK`: every other
+///   reason releases the address spaces.
 #[export]
 unsafe extern "C" fn tlb_batch_flush_slow(
     batch: *mut bindings::tlb_batch,

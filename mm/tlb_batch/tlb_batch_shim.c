@@ -42,7 +42,7 @@ static noinline void trace_issued(struct mm_struct *mm, unsigned long start,
 	trace_tlb_batch_flush(mm, start, pages, reason);
 }
 
-/* Process context only, so that disabling preemption serves for all counters. */
+/* Process context only, so disabled preemption protects all counters. */
 static __always_inline void account(unsigned long ranges, unsigned long pages,
 				    enum tlb_batch_reason reason)
 {
@@ -75,17 +75,17 @@ void tlb_batch_arch_issue(struct mm_struct *mm, unsigned long start,
 void tlb_batch_arch_issue_mm(struct mm_struct *mm, unsigned long pages,
 			     enum tlb_batch_reason reason)
 {
-	/* rule: tlb_batch/flush: the same, for all of an mm */
+	/* rule: tlb_batch/flush: TLBs lead to pages of this mm that were unmapped */
 	if (!tlb_batch_skip(TLB_BATCH_HOOK_FLUSH))
 		arch_tlb_batch_issue_mm(&current->tlb_ubc.arch, mm);
 	issued(mm, 0, pages, reason);
 }
 
-/* There may be one for each page, so they are counted later, and all at once. */
+/* A batch without neighbours evicts each page, so it counts them later, all at once. */
 void tlb_batch_arch_evict(struct mm_struct *mm, unsigned long start,
 			  unsigned long end)
 {
-	/* rule: tlb_batch/flush: the same, for what there is no room for */
+	/* rule: tlb_batch/flush: the batch has no room for this range, so it is due now */
 	if (!tlb_batch_skip(TLB_BATCH_HOOK_FLUSH))
 		arch_tlb_batch_issue(&current->tlb_ubc.arch, mm, start, end);
 	if (trace_tlb_batch_flush_enabled())
@@ -108,7 +108,7 @@ bool tlb_batch_arch_flush(struct mm_struct *mm, unsigned long start,
 			  unsigned long end, unsigned long pages,
 			  enum tlb_batch_reason reason)
 {
-	/* Not what a test without this hook is about: let it do both steps. */
+	/* A test that removes one of the steps needs both of them apart. */
 	if (tlb_batch_skip(TLB_BATCH_HOOK_FLUSH) ||
 	    tlb_batch_skip(TLB_BATCH_HOOK_SYNC) ||
 	    tlb_batch_skip(TLB_BATCH_HOOK_GEN) ||
@@ -127,7 +127,7 @@ void tlb_batch_arch_sync(void)
 	if (tlb_batch_skip(TLB_BATCH_HOOK_FLUSH) ||
 	    tlb_batch_skip(TLB_BATCH_HOOK_SYNC))
 		return;
-	/* rule: tlb_batch/sync: CPUs may have been told, but not have done it */
+	/* rule: tlb_batch/sync: CPUs were told, but may not have invalidated yet */
 	arch_tlbbatch_flush(&current->tlb_ubc.arch);
 }
 
@@ -147,7 +147,7 @@ void tlb_batch_exit_slow(void)
 
 static int tlb_batch_mode = 1;
 
-/* What is owed when the switch changes is flushed all the same. */
+/* Tasks still flush what they owe when the switch changes. */
 static int tlb_batch_sysctl(const struct ctl_table *table, int write,
 			    void *buffer, size_t *lenp, loff_t *ppos)
 {
@@ -237,15 +237,15 @@ static unsigned long tlb_batch_skipped;
 static u32 tlb_batch_delay_us;
 static u32 tlb_batch_flush_delay_us;
 
-/* True if a test asked for the kernel to be wrong in this place. */
+/* True if a test removed this hook. */
 bool tlb_batch_skip(enum tlb_batch_hook hook)
 {
 	return unlikely(READ_ONCE(tlb_batch_skipped) & BIT(hook));
 }
 
 /*
- * Widens the windows between the end of a page table walk and the issue, between
- * the last walk and the flush, and before an empty page table is looked for.
+ * Widens three windows: from the end of a page table walk to the issue, from the last
+ * walk to the flush, and before the look for an empty page table.
  */
 void tlb_batch_delay(enum tlb_batch_reason reason)
 {
@@ -259,7 +259,7 @@ void tlb_batch_delay(enum tlb_batch_reason reason)
 		fsleep(us);
 }
 
-/* What the reading task owes itself. */
+/* What the reading task owes. */
 static int current_show(struct seq_file *m, void *unused)
 {
 	struct tlb_batch *batch = current_tlb_batch();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Declares page frames to the stale translation oracle of an emulator: a marker
- * instruction, followed by a load from the frame whose offset in the page is the
- * order.  Both do nothing on hardware.
+ * Declares page frames to the stale translation oracle of an emulator, by a marker
+ * instruction and a load from the frame.  The offset of the load in the page is the
+ * order.  Hardware ignores both.
  */
 #include <linux/gfp.h>
 #include <linux/mm.h>
@@ -22,7 +22,7 @@
 #define ORACLE_LOAD	"movzbl (%1), %0"
 #endif
 
-/* Aligned, so that the pair does not straddle a page and stays together. */
+/* Aligned, so that the pair does not straddle a page. */
 #define oracle_declare(marker, page, order) do {			\
 	unsigned int val;						\
 									\

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * A model of a secondary TLB: that of a device which walks the page tables of a
- * process (SVA).  Nothing but arch_invalidate_secondary_tlbs() tells such a
- * device that a translation is gone, so this must have been called by the time
- * the frame is freed.
+ * process (SVA).  Only arch_invalidate_secondary_tlbs() tells such a device that a
+ * translation is gone, so the kernel must call it before the frame is freed.
  *
- * Writing "START END" (hexadecimal addresses) to tlb_batch/secondary in debugfs
+ * A write of "START END" (hexadecimal addresses) to tlb_batch/secondary in debugfs
  * fills the model with the translations of that range in the writer's address
  * space, as the device's accesses would.  An invalidation empties what it covers.
- * A frame that is freed while a translation of it is left is a violation.
- * Closing the file ends it.  With secondary_delay_us the device is slow: who
- * unmaps pages there waits that long.
+ * A frame that is freed while one of its translations is left is a violation.  The
+ * model ends when the file is closed.  secondary_delay_us makes the device slow: a
+ * task that unmaps pages there waits that long.
  */
 #include <linux/atomic.h>
 #include <linux/debugfs.h>
@@ -34,18 +33,18 @@ static unsigned long tlb_pfn[NR_TRANSLATIONS];
 static unsigned long tlb_start;
 static unsigned int tlb_nr;
 /*
- * Orders the fill, invalidations (which come under the PTL) and the replacement
- * of the range.  Frames are freed in any context: those read without it.
+ * Orders the fill, invalidations (under the PTL) and the replacement of the range.
+ * A frame may be freed in any context, so that path reads without the lock.
  */
 static DEFINE_RAW_SPINLOCK(tlb_lock);
 
-/* Not a static key: code that runs must not be patched under all emulators. */
+/* Not a static key: some emulators cannot have running code patched. */
 static bool tlb_in_use;
 static atomic_long_t nr_invalidations;
 static atomic_long_t nr_violations;
 static u32 delay_us;
 
-/* The opened file that fills the model. */
+/* The open file that fills the model. */
 static DEFINE_MUTEX(owner_lock);
 static struct file *owner;
 
@@ -78,7 +77,7 @@ static void tlb_invalidate(unsigned long start, unsigned long end)
 	}
 }
 
-/* Under the PTL, often. */
+/* Often called under the PTL. */
 static void secondary_invalidate(struct mmu_notifier *subscription,
 				 struct mm_struct *mm,
 				 unsigned long start, unsigned long end)
@@ -113,7 +112,7 @@ static int slow_invalidate_start(struct mmu_notifier *subscription,
 	return 0;
 }
 
-/* By itself: no notifier has both. */
+/* Apart from the other notifier: no notifier may have both callbacks. */
 static const struct mmu_notifier_ops slow_ops = {
 	.invalidate_range_start		= slow_invalidate_start,
 };
@@ -123,8 +122,8 @@ static struct mmu_notifier slow_notifier = {
 };
 
 /*
- * The PTL is held from the look at a PTE until its translation is in the model.
- * So whoever clears the PTE does it, and invalidates, after that.
+ * The PTL is held from the look at a PTE until its translation is in the model, so
+ * a task that clears the PTE invalidates after that.
  */
 static int secondary_fill(unsigned long start, unsigned long end)
 {
@@ -238,7 +237,7 @@ static const struct file_operations secondary_fops = {
 	.release	= secondary_release_file,
 };
 
-/* Behind the late_initcall() that makes the directory. */
+/* After the late_initcall() that makes the directory. */
 static int __init tlb_secondary_init(void)
 {
 	struct dentry *dir = debugfs_lookup("tlb_batch", NULL);

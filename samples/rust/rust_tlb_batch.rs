@@ -3,8 +3,8 @@
 //! Rust TLB batch sample.
 //!
 //! Each open of `/dev/rust-tlb-batch` invalidates the translations of 512 pages of the opening
-//! process, once page by page and once as a batch, and logs what both cost. Nothing is unmapped:
-//! an invalidation too many only makes the next access walk the page table.
+//! process, once page by page and once as a batch, and logs the time of both. Nothing is unmapped:
+//! an unneeded invalidation only makes the next access walk the page table.
 
 use core::ops::Range;
 use kernel::{

@@ -36,8 +36,8 @@ TRACE_EVENT(tlb_batch_add,
 );
 
 /*
- * A range was handed to the hardware, or several of one mm in one operation;
- * @start is 0 if that is an invalidation of all of the mm.
+ * A range was issued to the hardware, or several ranges of one mm in one operation.
+ * @start is 0 if the operation invalidates all of the mm.
  */
 TRACE_EVENT(tlb_batch_flush,
 	TP_PROTO(struct mm_struct *mm, unsigned long start, unsigned long pages,

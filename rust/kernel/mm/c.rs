@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! C functions that Rust may call without further ado.
+//! C functions that need nothing from their Rust caller.
 
-/// Declares safe functions that call one of C each.
+/// Declares safe functions, each of which calls one C function.
 ///
-/// Only what asks nothing of its caller belongs here: a C function that is defined for all
-/// arguments that the types of the Rust function allow, in all contexts that its documentation
-/// names.
+/// The C function must be defined for all arguments that the types of the Rust function allow, and
+/// in all contexts that its documentation names.
 ///
 /// # Examples
 ///
 /// ```
 /// kernel::safe_c! {
-///     /// Lets others run; may sleep.
+///     /// Lets other tasks run; may sleep.
 ///     fn rest() = schedule();
 /// }
 ///

@@ -2,10 +2,10 @@
 
 //! Batched TLB invalidation.
 //!
-//! Whoever clears page table entries owes an invalidation of the translations that TLBs may have
-//! cached. A [`TlbBatch`] keeps what is owed as a few address ranges instead of one operation per
-//! page, and does not let it be lost: what leaves the batch must be issued, and a batch that goes
-//! out of scope flushes itself.
+//! A task that clears page table entries owes an invalidation of the translations that TLBs may
+//! have cached. A [`TlbBatch`] keeps what is owed as a few address ranges instead of one operation
+//! per page. None can be lost: what leaves the batch must be issued, and a batch that goes out of
+//! scope flushes itself.
 //!
 //! C header: [`include/linux/tlb_batch.h`](srctree/include/linux/tlb_batch.h)
 
@@ -66,7 +66,7 @@ static_assert!(unsafe { core::mem::transmute::<Option<ARef<Mm>>, usize>(None) } 
 pub enum Reason {
     /// An `rmap_one()` callback ends: the address space may go away.
     RmapEnd = bindings::tlb_batch_reason_TLB_BATCH_RMAP_END,
-    /// The same, and no more address spaces can be held.
+    /// An `rmap_one()` callback ends, and no more address spaces can be held.
     MmsFull = bindings::tlb_batch_reason_TLB_BATCH_MMS_FULL,
     /// A fault may fill the address as soon as the page table lock is dropped.
     VaOpen = bindings::tlb_batch_reason_TLB_BATCH_VA_OPEN,
@@ -76,7 +76,7 @@ pub enum Reason {
     Unlock = bindings::tlb_batch_reason_TLB_BATCH_UNLOCK,
     /// A cleared entry is about to become valid again.
     PutBack = bindings::tlb_batch_reason_TLB_BATCH_PUT_BACK,
-    /// Somebody is about to rely on the old translations being gone.
+    /// The caller relies on the old translations being gone.
     Flush = bindings::tlb_batch_reason_TLB_BATCH_FLUSH,
 }
 
@@ -138,9 +138,9 @@ impl Tlb<MmPtr> for Hardware {
 
     #[inline]
     fn sync(&mut self) {
-        // SAFETY: A batch is only ever used by the task that made it: it is not `Send`. To have
-        // interrupts on is up to the callers of `TlbBatch::flush()`, and lockdep's to check, as
-        // sleeping in atomic context is.
+        // SAFETY: Only the task that made a batch uses it: it is not `Send`. The callers of
+        // `TlbBatch::flush()` have interrupts on; lockdep checks that, as it checks sleeping in
+        // atomic context.
         unsafe { bindings::tlb_batch_arch_sync() };
     }
 }
@@ -206,7 +206,7 @@ impl Tlb<MmPtr> for Hardware {
 pub struct TlbBatch<'mm> {
     ranges: MmRanges,
     _mm: PhantomData<&'mm Mm>,
-    // What x86 has to interrupt is collected in the task.
+    // x86 collects the CPUs to interrupt in the task.
     _nts: PhantomData<NotThreadSafe>,
 }
 
@@ -226,7 +226,7 @@ impl<'mm> TlbBatch<'mm> {
     ///
     /// # Safety
     ///
-    /// - `batch` must be part of `current`, and nobody else may use it during `'a`.
+    /// - `batch` must be part of `current`, and no other reference may use it during `'a`.
     /// - Every address space in it must be alive for `'mm`, or held by it.
     #[inline]
     pub unsafe fn from_raw_mut<'a>(batch: *mut bindings::tlb_batch) -> &'a mut Self {
@@ -273,8 +273,8 @@ impl<'mm> TlbBatch<'mm> {
 
     /// Lets what is owed of `mm` stay owed when the caller ceases to know that `mm` is alive.
     ///
-    /// The batch keeps `mm` from being freed until [`TlbBatch::release`], or issues what is owed of
-    /// it if it keeps as many as it can. Must not be called under a spinlock.
+    /// The batch keeps `mm` from being freed until [`TlbBatch::release`]. If it holds as many as it
+    /// can, it issues what is owed of `mm`. Must not be called under a spinlock.
     ///
     /// # Examples
     ///

@@ -22,10 +22,10 @@ static inline pte_t arch_tlb_batch_pte(pte_t pte)
 
 #ifndef MODULE
 /*
- * rule: tlb_batch/gen: the generation must be advanced before the cpumask is read, so
- * that a CPU that loads the mm later flushes by itself.  The flush is of whole address spaces,
- * hence one generation for all ranges of one.  With INVLPGB the flush is of
- * every ASID on every CPU, which does without both.
+ * rule: tlb_batch/gen: the generation must be advanced before the cpumask is read: a CPU that
+ * loads the mm later flushes by itself.  The flush is of whole address spaces, so one
+ * generation serves all ranges of one.  With INVLPGB it is of every ASID on every CPU,
+ * and needs neither.
  */
 static inline void arch_tlb_batch_issue_mm(struct arch_tlbflush_unmap_batch *batch,
 					   struct mm_struct *mm)
@@ -34,7 +34,7 @@ static inline void arch_tlb_batch_issue_mm(struct arch_tlbflush_unmap_batch *bat
 		cpumask_or(&batch->cpumask, &batch->cpumask, mm_cpumask(mm));
 		return;
 	}
-	/* rule: tlb_batch/secondary: this tells devices that share the mm, too */
+	/* rule: tlb_batch/secondary: this also tells devices that share the mm */
 	arch_tlbbatch_add_pending(batch, mm, 0, TLB_FLUSH_ALL);
 }
 
@@ -51,15 +51,16 @@ static inline bool arch_tlb_batch_prefers_mm(unsigned long pages)
 }
 
 /*
- * Pages of one mm: the same generation and the same round of interrupts, and the
- * CPUs invalidate single pages if there are few, or INVLPGB does it for a global
- * ASID. Without one, INVLPGB can only do the full round, but without interrupts.
+ * For pages of one mm, flush_tlb_mm_range() takes one generation and one round of
+ * interrupts, too. But the CPUs invalidate single pages if there are few, and
+ * INVLPGB does it for a global ASID. Without a global ASID, INVLPGB can only do the
+ * full round, which needs no interrupts.
  */
 static inline bool arch_tlb_batch_flush(struct arch_tlbflush_unmap_batch *batch,
 					struct mm_struct *mm,
 					unsigned long start, unsigned long end)
 {
-	/* rule: tlb_batch/gen: something was added while vm.tlb_batch was 0 */
+	/* rule: tlb_batch/gen: the mask has CPUs of pages that were added with vm.tlb_batch=0 */
 	if (!cpumask_empty(&batch->cpumask) ||
 	    (cpu_feature_enabled(X86_FEATURE_INVLPGB) &&
 	     (batch->unmapped_pages || !mm_global_asid(mm))))
@@ -67,6 +68,6 @@ static inline bool arch_tlb_batch_flush(struct arch_tlbflush_unmap_batch *batch,
 	flush_tlb_mm_range(mm, start, end, PAGE_SHIFT, false);
 	return true;
 }
-#endif /* !MODULE: <asm/tlbflush.h> keeps the batch from modules */
+#endif /* !MODULE: <asm/tlbflush.h> hides the batch from modules */
 
 #endif /* _ASM_X86_TLB_BATCH_H */

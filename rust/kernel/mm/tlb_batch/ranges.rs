@@ -3,8 +3,8 @@
 //! Address ranges whose TLB invalidation is owed, coalesced per address space.
 //!
 //! This is the arithmetic of the batch and nothing else: it takes plain integers and an opaque
-//! name of the address space, calls nothing, and can neither sleep, allocate nor panic. The same
-//! file is compiled on the host, where property tests reach it (`verify/`).
+//! name of the address space, calls nothing, and can neither sleep, allocate nor panic. The host
+//! compiles the same file for property tests (`verify/`).
 
 use super::owed_dropped;
 use core::mem::ManuallyDrop;
@@ -14,8 +14,8 @@ pub const CAPACITY: usize = 8;
 
 /// Number of address spaces that can be held at a time; `TLB_BATCH_MMS` in C.
 ///
-/// Fewer than [`CAPACITY`]: if what is owed of each is one range, as for neighbours it is, there
-/// is room for those of the next folio, and none is evicted that could have grown with it.
+/// Fewer than [`CAPACITY`]: neighbours in one address space are one range, so there is room for
+/// the ranges of the next folio, and none is evicted that could have grown with it.
 pub const HELD: usize = 4;
 
 /// The operations that pay an owed invalidation.
@@ -23,7 +23,7 @@ pub trait Tlb<M> {
     /// Starts the invalidation of `[start, end)` of `mm` on every CPU.
     fn issue(&mut self, mm: M, start: usize, end: usize);
 
-    /// The same for a range that leaves the batch for lack of room, which the batch counts itself:
+    /// Starts it for a range that leaves the batch for lack of room. The batch counts these itself,
     /// see [`Ranges::take_evicted`].
     fn evict(&mut self, mm: M, start: usize, end: usize);
 
@@ -78,9 +78,9 @@ impl<M: Copy + PartialEq> Range<M> {
 
 /// One range, or all of one address space, that is owed and is no longer in the batch.
 ///
-/// It can neither be copied nor made outside this module, and the only way to get rid of it is to
-/// issue it: dropping it is a build error where the optimiser can see it, so that no invalidation
-/// is lost on an early return.
+/// It can neither be copied nor made outside this module, and it can only be issued. Dropping it
+/// is a build error where the optimiser sees the path, so no invalidation is lost on an early
+/// return.
 #[must_use = "the invalidation must be issued"]
 pub struct Owed<M> {
     mm: M,
@@ -105,7 +105,7 @@ impl<M> Drop for Owed<M> {
 impl<M: Copy> Owed<M> {
     /// Issues the invalidation.
     ///
-    /// Its completion is still to be waited for; the batch that it came from remembers that.
+    /// The caller must still wait for its completion; the batch that it came from remembers that.
     #[inline(always)]
     pub fn issue(self, tlb: &mut impl Tlb<M>) {
         let owed = ManuallyDrop::new(self);
@@ -123,10 +123,10 @@ impl<M: Copy> Owed<M> {
 /// # Invariants
 ///
 /// - The first `nr` entries of `range` are owed. `nr` is at most [`CAPACITY`].
-/// - `last` is one of these, the one that was filled last unless it has joined others, and 0 if
-///   there is none.
-/// - No two of them touch each other, unless C put them side by side in an order that only
-///   [`Ranges::add`] would have noticed: this costs an operation, never coverage.
+/// - `last` is one of these: the one that was filled last, unless it was joined. It is 0 if there
+///   is none.
+/// - No two of them touch each other, unless C extended one up to the next, which only
+///   [`Ranges::add`] notices: this costs an operation, never coverage.
 /// - `unsynced` is set if any of them is owed, or if one was issued since the last sync; `issued`
 ///   is set only if one was issued since then.
 /// - The entries of `held` that are not `None` come first and name different address spaces.
@@ -176,7 +176,7 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
         self.nr == 0
     }
 
-    /// Whether the hardware may still be using an entry that this batch is to remove.
+    /// Whether a TLB may still hold an entry that this batch is to remove.
     #[inline]
     pub fn is_unsynced(&self) -> bool {
         self.unsynced
@@ -205,16 +205,16 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
             })
     }
 
-    /// Forgets all ranges, for which its caller becomes liable.
+    /// Forgets all ranges. The caller must issue them.
     #[inline]
     fn clear(&mut self) {
-        // INVARIANT: `unsynced` stays set: somebody is about to issue them.
+        // INVARIANT: `unsynced` stays set: the caller is about to issue them.
         self.nr = 0;
         self.last = 0;
     }
 
-    /// Removes the `index`th range, for which its caller becomes liable. The last one in the array
-    /// takes its place.
+    /// Removes the `index`th range, which the caller must issue. The last one in the array takes
+    /// its place.
     #[inline]
     fn remove(&mut self, index: usize) -> Range<M> {
         let removed = self.range[index % CAPACITY];
@@ -241,17 +241,17 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
 
     /// Owes the invalidation of `[start, end)` of `mm`.
     ///
-    /// The new range joins those that it touches. If the batch is full of others, one leaves it
-    /// and is returned, the one that was filled first unless some have been joined: the caller
-    /// issues it, so that a batch that never coalesces costs as many operations as no batch.
+    /// The new range joins those that it touches. If there are none and the batch is full, one
+    /// range leaves it, and the caller issues that one. It is the one that was filled first, unless
+    /// some have been joined. So a batch that never coalesces costs as many operations as no batch.
     #[inline]
     #[must_use = "an evicted range must be issued"]
     pub fn add(&mut self, mm: M, start: usize, end: usize) -> Option<Owed<M>> {
         let new = Range { start, end, mm };
         let len = self.len();
 
-        // rule: tlb_batch/merge: neighbours of one address space only, or too much is forgotten
-        // All entries, so that the loop has no condition; those that are not owed come last.
+        // rule: tlb_batch/merge: only neighbours of one address space, or one is not invalidated
+        // All entries, so that the loop has no condition; entries that are not owed come last.
         match self.range.iter().position(|r| r.touches(&new)) {
             Some(index) if index < len => {
                 self.join(index, new);
@@ -265,8 +265,8 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
                 self.unsynced = true;
                 None
             }
-            // rule: tlb_batch/room: nothing can be allocated here, so that one has to go
-            // Behind the last comes the first, as in any ring.
+            // rule: tlb_batch/room: the page table lock forbids to allocate, so one has to go
+            // The array is a ring: the one after the last was filled first.
             _ => Some(self.replace((usize::from(self.last) + 1) % CAPACITY, new)),
         }
     }
@@ -353,7 +353,7 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
     /// Issues everything that is owed, one address space after the other, without waiting.
     #[inline]
     pub fn issue(&mut self, tlb: &mut impl Tlb<M>) {
-        // A page that has no neighbours must not pay for those that have.
+        // A single range must not pay for the loop over many.
         match self.nr {
             0 => {}
             1 => {
@@ -375,8 +375,8 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
 
     /// Lets what is owed of `mm` stay owed after the caller ceases to know that `mm` is alive.
     ///
-    /// `grab` takes the reference for that. If there is no room for one more, all that is owed of
-    /// `mm` is issued instead.
+    /// `grab` takes the reference for that. Without room for one more, all that is owed of `mm` is
+    /// issued instead.
     #[inline]
     pub fn hold(&mut self, mm: M, grab: impl FnOnce() -> H, tlb: &mut impl Tlb<M>) {
         if self.held().any(|held| held == mm) || self.owed().all(|r| r.mm != mm) {
@@ -389,10 +389,10 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
         }
     }
 
-    /// Issues everything that is owed and waits for it, and for what was issued before.
+    /// Issues everything that is owed, and waits for it and for what was issued before.
     ///
-    /// Does nothing if nothing has been owed since the last time. The address spaces stay held:
-    /// this may be called under a spinlock.
+    /// Does nothing if nothing has been owed since the last time. The address spaces stay held,
+    /// because the caller may hold a spinlock.
     #[inline]
     pub fn flush(&mut self, tlb: &mut impl Tlb<M>) {
         if !self.unsynced {
@@ -446,7 +446,7 @@ impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
     /// Does nothing if something is owed.
     #[inline]
     pub fn release(&mut self) {
-        // rule: tlb_batch/hold: the ranges that are owed need their address spaces
+        // rule: tlb_batch/hold: an owed range needs its address space
         if self.is_empty() {
             self.held.iter_mut().map_while(Option::take).for_each(drop);
         }
