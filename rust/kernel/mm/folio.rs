@@ -3,9 +3,9 @@
 //! Ownership of folios that were migrated away.
 //!
 //! The source of a migration is a [`MigratedSource`]: nothing maps it any more, and the value is
-//! the reference that keeps it from being freed. It can be put into a [`FolioChain`], and a chain
-//! can be released by C once no TLB leads to its folios. Safe code cannot free one earlier; a chain
-//! that is dropped leaks.
+//! the reference that keeps it from being freed. It goes into a [`FolioChain`], and C releases a
+//! chain once no TLB leads to its folios. Safe code cannot free one earlier; a chain that is
+//! dropped leaks.
 
 use crate::{
     bindings,
@@ -24,7 +24,7 @@ use core::{
 
 /// The source of a completed migration.
 ///
-/// Dropping it is a build error where the optimiser cannot show that it does not happen.
+/// Dropping it is a build error, unless the optimiser can show that it does not happen.
 ///
 /// # Invariants
 ///
@@ -37,7 +37,7 @@ impl MigratedSource {
     ///
     /// # Safety
     ///
-    /// `folio` must be valid, off every list, unmapped, and the caller gives away a reference.
+    /// `folio` must be valid, off every list and unmapped, and the caller gives away a reference.
     #[inline(always)]
     pub unsafe fn from_raw(folio: NonNull<bindings::folio>) -> Self {
         // INVARIANT: By the safety requirements.
@@ -62,7 +62,7 @@ impl Drop for MigratedSource {
     }
 }
 
-/// Sources, linked through the `next` of their `lru`, which nobody else uses.
+/// Sources, linked through the `next` of their `lru`, which nothing else uses.
 ///
 /// # Invariants
 ///

@@ -2,9 +2,9 @@
 
 //! Changes of live kernel page table entries while no other CPU runs.
 //!
-//! Such a change is break-before-make, and whoever uses an entry in between faults. A [`Window`]
-//! can be applied only with a [`PausedCpus`], and a [`PausedCpus`] exists only inside of the call
-//! that stops the other CPUs: they cannot be left stopped, and nothing is broken while they run.
+//! Such a change is break-before-make, and a CPU that uses an entry in between faults. A [`Window`]
+//! is applied only with a [`PausedCpus`], which exists only inside of the call that stops the other
+//! CPUs. So they cannot be left stopped, and nothing is broken while they run.
 //!
 //! C headers: [`include/linux/hvo.h`](srctree/include/linux/hvo.h),
 //! [`arch/arm64/include/asm/pause.h`](srctree/arch/arm64/include/asm/pause.h)
@@ -36,8 +36,8 @@ pub struct PausedCpus<'w> {
 /// # Invariants
 ///
 /// What its C counterpart points to is valid for `'a`. Each run is of entries of live kernel page
-/// tables that map vmemmap, reached by linear addresses, which nobody else changes meanwhile; the
-/// new values map valid struct pages, and nobody has references to those that are not the same.
+/// tables that map vmemmap, reached by linear addresses, which nothing else changes meanwhile. The
+/// new values map valid struct pages. Nothing has references to struct pages that change.
 pub struct Window<'a> {
     inner: bindings::hvo_window,
     _runs: PhantomData<&'a [bindings::hvo_run]>,
@@ -51,7 +51,7 @@ impl<'a> Window<'a> {
     ///
     /// # Safety
     ///
-    /// As the invariants say, of `runs`.
+    /// `runs` must be as the invariants say.
     pub unsafe fn new(runs: &'a [bindings::hvo_run]) -> Self {
         let start = runs.iter().map(|run| run.addr).min().unwrap_or(0);
         let end = runs
@@ -80,7 +80,7 @@ impl<'a> Window<'a> {
     /// Makes the changes.
     #[inline(always)]
     pub fn apply(self, _cpus: &mut PausedCpus<'_>) {
-        // SAFETY: By the invariants, and by the proof that nobody else runs.
+        // SAFETY: By the invariants, and by the proof that no other CPU runs.
         unsafe { bindings::arch_hvo_apply(&self.inner) };
     }
 }
@@ -92,17 +92,17 @@ pub struct Pause {
     pub ack_ns: u64,
     /// Nanoseconds from then on.
     pub paused_ns: u64,
-    /// How many CPUs stopped, or were to.
+    /// How many CPUs were asked to stop.
     pub cpus: u32,
-    /// One that did not in time.
+    /// One that did not stop in time.
     pub missing: Option<u32>,
 }
 
 /// Calls `f` while all other CPUs wait in an interrupt.
 ///
-/// Fails with `EAGAIN` if a CPU does not come within `timeout_ns`, or `EBUSY` if a CPU is coming up
-/// or going down; `f` is dropped then. May sleep; no spinlock may be held. `f` must be short, and
-/// must not sleep, allocate, print, or take a lock.
+/// Fails with `EAGAIN` if a CPU does not stop within `timeout_ns`, or with `EBUSY` if a CPU is
+/// coming up or going down; `f` is dropped then. May sleep, so the caller must not hold a spinlock.
+/// `f` must be short, and must not sleep, allocate, print, or take a lock.
 pub fn with_paused<R>(
     timeout_ns: u64,
     f: impl FnOnce(&mut PausedCpus<'_>) -> R,
@@ -138,9 +138,9 @@ pub fn with_paused<R>(
 
 /// Calls `f` while all other CPUs wait in a thread of highest priority, as in `stop_machine()`.
 ///
-/// Fails with `EBUSY` if the CPU hotplug lock is not to be had. Otherwise as [`with_paused`], but
-/// it takes longer, without a timeout: until each CPU has scheduled that thread. A lock that a
-/// stopped CPU has cannot hold it up.
+/// Fails with `EBUSY` if the CPU hotplug lock cannot be had. Otherwise as [`with_paused`], but it
+/// has no timeout and takes longer: until each CPU has scheduled that thread. A lock of a stopped
+/// CPU cannot block it.
 pub fn with_stopped<R: Send>(f: impl FnOnce(&mut PausedCpus<'_>) -> R + Send) -> Result<R> {
     struct Call<F, R> {
         f: Option<F>,
@@ -149,7 +149,7 @@ pub fn with_stopped<R: Send>(f: impl FnOnce(&mut PausedCpus<'_>) -> R + Send) ->
 
     /// # Safety
     ///
-    /// Must be called by `arm64_stop_cpus()`. `arg` must be a `Call<F, R>` that nobody else uses.
+    /// Must be called by `arm64_stop_cpus()`. `arg` must be a `Call<F, R>` that nothing else uses.
     unsafe extern "C" fn call<F: FnOnce(&mut PausedCpus<'_>) -> R, R>(arg: *mut c_void) {
         // SAFETY: By the safety requirements.
         let call = unsafe { &mut *arg.cast::<Call<F, R>>() };
