@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * TLB flushes that are deferred at migration, because nobody can observe it.
+ * TLB flushes that are deferred at migration, because no program can observe it.
  * See Documentation/mm/migrc.rst for the invariants, Documentation/mm/tlb_rules.rst for
  * the hooks, and Documentation/mm/migrc_eligibility.rst for why they are enough.
  */
@@ -14,29 +14,29 @@
 #include <linux/rmap.h>
 
 /*
- * What speaks against a deferral; mm/migrc/eligibility.rs has the same numbers. Those
- * of a folio come first, those of a mapping follow.
+ * Reasons against a deferral; mm/migrc/eligibility.rs has the same numbers. Those of a
+ * folio come first, those of a mapping follow.
  */
 enum migrc_fact {
-	MIGRC_REASON,		/* who migrates needs the source at once */
+	MIGRC_REASON,		/* the caller needs the source at once */
 	MIGRC_MEMORY,		/* the task reclaims, or the zone is short of memory */
 	MIGRC_LIMIT,		/* larger than all that may be deferred */
 	MIGRC_MAPPINGS,		/* in more page tables than a drain should flush */
 	MIGRC_NOT_FROZEN,	/* the content can change without a PTE */
 	MIGRC_KIND,		/* hugetlb, device memory, mapped by a PMD */
-	MIGRC_POISONED,		/* a page of it is */
+	MIGRC_POISONED,		/* a page of the folio is poisoned */
 	MIGRC_ISOLATED,		/* page blocks of its zone are being emptied */
-	MIGRC_WRITABLE,		/* a TLB may let somebody write */
-	MIGRC_FLUSH_PENDING,	/* a TLB may still let somebody write */
+	MIGRC_WRITABLE,		/* the entry was writable */
+	MIGRC_FLUSH_PENDING,	/* permissions are being taken away */
 	MIGRC_SHARED,		/* the PTE may become writable without a fault */
-	MIGRC_NOTIFIER,		/* others walk this page table */
+	MIGRC_NOTIFIER,		/* a device or a guest walks this page table */
 	MIGRC_BLOCK,		/* a TLB may hold it as part of a larger block */
 	MIGRC_LOCAL,		/* no other CPU needed a flush */
-	MIGRC_MIXED,		/* some could be deferred, others made a drain necessary */
+	MIGRC_MIXED,		/* some were deferred, then another mapping forbade it */
 	NR_MIGRC_FACTS,
 };
 
-/* What is seen of a folio that is to be migrated; mm/migrc/eligibility.rs says what follows. */
+/* Facts of a folio that is to be migrated; mm/migrc/eligibility.rs judges them. */
 struct migrc_folio_facts {
 	enum migrate_reason reason;
 	unsigned long pages;
@@ -44,15 +44,15 @@ struct migrc_folio_facts {
 	unsigned long present;	/* pages of the node */
 	unsigned long asked;	/* vm.migrc_max_pages */
 	unsigned long free;	/* pages of the zone */
-	unsigned long low;	/* its watermark */
-	bool reclaims;		/* the task does */
+	unsigned long low;	/* watermark of the zone */
+	bool reclaims;		/* the task reclaims */
 	bool unusual;		/* hugetlb, device memory, mapped by a PMD */
 	bool poisoned;
-	bool isolates;		/* the zone does */
+	bool isolates;		/* page blocks of the zone are being emptied */
 	bool file;
 };
 
-/* And of a mapping whose entries have been cleared. */
+/* Facts of a mapping whose entries have been cleared. */
 struct migrc_mapping_facts {
 	bool writable;
 	bool pending;		/* a flush */
@@ -62,54 +62,54 @@ struct migrc_mapping_facts {
 	bool mixes;		/* the rule "mixed" was removed */
 };
 
-/* Why a drain runs. Of several reasons, the last is counted. */
+/* Why a drain runs. A drain with several reasons counts for the last one. */
 enum migrc_drain_reason {
-	MIGRC_DRAIN_AGE,	/* the oldest has waited for long enough */
-	MIGRC_DRAIN_LIMIT,	/* as many pages of a node as there may be */
+	MIGRC_DRAIN_AGE,	/* the oldest source has waited for long enough */
+	MIGRC_DRAIN_LIMIT,	/* a node holds as many pages as it may */
 	MIGRC_DRAIN_PRESSURE,	/* an allocation would have to reclaim */
 	MIGRC_DRAIN_KSWAPD,	/* kswapd is about to look at the watermarks */
 	MIGRC_DRAIN_ISOLATE,	/* page blocks or per-CPU lists are to be emptied */
 	MIGRC_DRAIN_POISON,	/* memory failure looks at a page */
-	MIGRC_DRAIN_MIXED,	/* of a folio not all could be deferred after all */
+	MIGRC_DRAIN_MIXED,	/* not all mappings of a folio could be deferred */
 	MIGRC_DRAIN_WRITE,	/* a file may be written to, or is zeroed */
-	MIGRC_DRAIN_OFF,	/* vm.migrc_enable=0, and what came too late for it */
+	MIGRC_DRAIN_OFF,	/* vm.migrc_enable=0, or a source that came after it */
 	NR_MIGRC_DRAIN_REASONS,
 };
 
 /*
- * Rules and hooks. Fault injection can remove them: one bit each, see debugfs
+ * Rules and hooks that fault injection can remove: one bit each, see debugfs
  * skip_hook. The first ones flush one mm, and are counted.
  */
 enum migrc_hook {
 	MIGRC_HOOK_RANGE,	/* entries of a range change or go away */
 	MIGRC_HOOK_REUSE,	/* a fault makes the page writable */
 	MIGRC_HOOK_SWAPIN,	/* a page from swap is mapped writable */
-	MIGRC_HOOK_FORCE,	/* somebody writes to read-only memory */
+	MIGRC_HOOK_FORCE,	/* a caller writes to read-only memory */
 	MIGRC_HOOK_PROTNONE,	/* migration makes an entry inaccessible */
-	MIGRC_HOOK_TYPE,	/* or of another memory type */
+	MIGRC_HOOK_TYPE,	/* migration maps an entry of another memory type */
 	NR_MIGRC_FLUSH_HOOKS,
-	MIGRC_HOOK_WRITABLE = NR_MIGRC_FLUSH_HOOKS, /* nothing that was writable */
-	MIGRC_HOOK_PENDING,	/* nor where TLBs may have permissions that go away */
+	MIGRC_HOOK_WRITABLE = NR_MIGRC_FLUSH_HOOKS, /* deny what was writable */
+	MIGRC_HOOK_PENDING,	/* deny while permissions are taken away */
 	MIGRC_HOOK_FORK,	/* a fork takes write permission away */
-	MIGRC_HOOK_FILE,	/* private memory, and files that nobody can write to */
-	MIGRC_HOOK_RECHECK,	/* the same once the walk is over */
-	MIGRC_HOOK_WRITE,	/* who gets write access to a file drains */
-	MIGRC_HOOK_CHANGE,	/* who changes a file without it does, too */
-	MIGRC_HOOK_NOTIFIER,	/* no memory that devices or guests walk to */
-	MIGRC_HOOK_CLEAN,	/* what was written to keeps write permission */
-	MIGRC_HOOK_PAUSE,	/* nor is it taken away where that costs more than it saves */
+	MIGRC_HOOK_FILE,	/* deny files that a task may write to, and shared memory */
+	MIGRC_HOOK_RECHECK,	/* look for writers again after the walk */
+	MIGRC_HOOK_WRITE,	/* write access to a file drains */
+	MIGRC_HOOK_CHANGE,	/* a change without write access drains */
+	MIGRC_HOOK_NOTIFIER,	/* deny memory that devices or guests walk to */
+	MIGRC_HOOK_CLEAN,	/* a page that was written to keeps write permission */
+	MIGRC_HOOK_PAUSE,	/* so does one in an mm where faults cost too much */
 	MIGRC_HOOK_HINT,	/* a reader's NUMA hinting fault does not give it back */
-	MIGRC_HOOK_MIXED,	/* nothing of a folio that some mapping may write to */
+	MIGRC_HOOK_MIXED,	/* deny a folio that some mapping may write to */
 	MIGRC_HOOK_RECORD,	/* the ledger gets the source */
 	MIGRC_HOOK_EXIT,	/* an mm that exits leaves the list */
 	MIGRC_HOOK_FLUSH,	/* a drain flushes */
 	MIGRC_HOOK_OFF,		/* nothing is added once vm.migrc_enable is 0 */
 	MIGRC_HOOK_PRESSURE,	/* an allocation drains */
 	MIGRC_HOOK_KSWAPD,	/* kswapd drains */
-	MIGRC_HOOK_ISOLATE,	/* who empties page blocks drains */
+	MIGRC_HOOK_ISOLATE,	/* a task that empties page blocks drains */
 	MIGRC_HOOK_POISON,	/* memory failure drains */
-	MIGRC_HOOK_DISARM,	/* a drain stops the timer of what it drains */
-	MIGRC_HOOK_WORKER,	/* a worker drains, not who wants it */
+	MIGRC_HOOK_DISARM,	/* a drain stops the timer of its sources */
+	MIGRC_HOOK_WORKER,	/* a worker drains, not the caller */
 	NR_MIGRC_HOOKS,
 };
 
@@ -149,7 +149,7 @@ void migrc_zero_range(struct folio *folio, size_t start, size_t length);
 
 /* vm.migrc_enable */
 DECLARE_STATIC_KEY_FALSE(migrc_key);
-/* Something may have been deferred since the boot: never becomes false again. */
+/* Something may have been deferred since the boot; never becomes false again. */
 DECLARE_STATIC_KEY_FALSE(migrc_used_key);
 
 /* vm.migrc_readmostly */
@@ -252,7 +252,7 @@ static inline void migrc_debug_exit(struct migrc_mm *mm)
  * @src: folio to be migrated, locked
  * @reason: why it is migrated
  *
- * Its mappings have a say, too, see migrc_defer().
+ * Each mapping may still forbid it, see migrc_defer().
  *
  * Context: may sleep.
  */
@@ -270,11 +270,11 @@ static inline bool migrc_may_defer(struct folio *src, enum migrate_reason reason
  * @pte: the first, as the clear returned it: the hardware may have made it
  *	dirty until then
  * @block: whether a TLB may hold some of them as one larger entry. The new pages
- *	are mapped one by one, and entries of two sizes must not overlap. (Where they
- *	may, with BBML3, what is not cleared as a run is not told.)
+ *	are mapped one by one, and entries of two sizes must not overlap. (With BBML3
+ *	they may; the caller then does not report the block of a single PTE.)
  *
  * Context: the PTL that the entries were cleared under is held.
- * Return: false if they have to be flushed as ever.
+ * Return: false if the caller has to flush them.
  */
 static inline bool migrc_defer(enum ttu_flags flags, struct vm_area_struct *vma,
 			       unsigned long addr, unsigned int nr, pte_t pte,
@@ -284,10 +284,10 @@ static inline bool migrc_defer(enum ttu_flags flags, struct vm_area_struct *vma,
 }
 
 /*
- * An entry was flushed when it was cleared. Nothing is owed of it.
+ * An entry was flushed when it was cleared, so it owes nothing.
  *
- * rule: migrc/local: if it will be writable again without a fault, others may not be
- * deferred.
+ * rule: migrc/local: it may become writable again without a fault. Then a TLB must not
+ * lead to the old page through another mapping.
  */
 static inline void migrc_flushed(enum ttu_flags flags, struct vm_area_struct *vma,
 				 pte_t pte)
@@ -305,11 +305,11 @@ static inline void migrc_poisoned(enum ttu_flags flags)
 }
 
 /**
- * migrc_walk_end - whether a folio's flushes have been deferred, all of them
+ * migrc_walk_end - whether all flushes of a folio have been deferred
  * @flags: of the walk
  * @src: the folio, which is not mapped any more
  *
- * If only some have, they are flushed by migrc_flush_mixed(), before the content is copied.
+ * If only some have, migrc_flush_mixed() flushes them before the content is copied.
  */
 static inline bool migrc_walk_end(enum ttu_flags flags, struct folio *src)
 {
@@ -317,10 +317,10 @@ static inline bool migrc_walk_end(enum ttu_flags flags, struct folio *src)
 }
 
 /*
- * The walks of a batch are over, and nothing has been copied.
+ * The walks of a batch are over, and nothing has been copied yet. May sleep.
  *
- * rule: migrc/mixed: flush what was deferred of folios of which not all could be. May
- * sleep.
+ * rule: migrc/mixed: some mappings of a folio were deferred before another forbade it. A
+ * task may write through that one while CPUs read the old page through the others.
  */
 static inline void migrc_flush_mixed(void)
 {
@@ -333,8 +333,8 @@ static inline void migrc_flush_mixed(void)
  * @mm: the address space
  * @hook: what is about to happen in it
  *
- * Context: any in which flush_tlb_mm() may be called; a PTL may be held. What is
- * deferred under another PTL meanwhile need not be covered.
+ * Context: any in which flush_tlb_mm() may be called; a PTL may be held. It need not
+ * cover what is deferred under another PTL meanwhile.
  * Return: whether there was something to flush.
  */
 static inline bool migrc_flush_mm(struct mm_struct *mm, enum migrc_hook hook)
@@ -344,14 +344,14 @@ static inline bool migrc_flush_mm(struct mm_struct *mm, enum migrc_hook hook)
 	if (!static_branch_unlikely(&migrc_used_key))
 		return false;
 	/*
-	 * rule: migrc/order: the caller may rely on the flush for what it has read, and
-	 * DSB ISHST waits for no load.
+	 * rule: migrc/order: the flush may also serve a mark that the caller has read before,
+	 * and DSB ISHST waits for no load.
 	 */
 	smp_rmb();
 	deferred = atomic64_read(&mm->migrc.deferred);
 	if (likely(deferred <= (u64)atomic64_read(&mm->migrc.flushed)) || migrc_skip(hook))
 		return false;
-	/* Nobody runs in it any more, and exit_mmap() flushes all of it at its end. */
+	/* No task runs in this mm any more, and exit_mmap() flushes all of it at its end. */
 	if (!atomic_read(&mm->mm_users))
 		return false;
 	migrc_flush_mm_slow(&mm->migrc, deferred, hook);
@@ -362,12 +362,12 @@ static inline bool migrc_flush_mm(struct mm_struct *mm, enum migrc_hook hook)
  * migrc_before_restore - migration is about to map pages again
  * @vma: area of the entries
  * @addr: address of the first
- * @pte: what it will be
+ * @pte: the new entry
  * @nr: how many there are
  *
- * Flushes first if the pages were deferred and a TLB must not have both the old and the
- * new entries: these are of another memory type, because mprotect() has changed that of
- * the area but has not come to the page table yet, where it would flush (hook "range").
+ * Flushes first if the pages were deferred and the new entries have another memory type:
+ * a TLB must not hold both. mprotect() has changed the type of the area then, but has not
+ * reached the page table yet, where it would flush (hook "range").
  *
  * Context: under the PTL.
  */
@@ -382,13 +382,13 @@ static inline void migrc_before_restore(struct vm_area_struct *vma, unsigned lon
 static inline void migrc_before_protect(void)
 {
 	/*
-	 * Who sees the former sees the latter. Pairs with migrc_before_restore_slow();
-	 * proved by verify/litmus/migrc-type-* of tlb-rs.
+	 * A CPU that sees the new vm_page_prot sees the pending flush. Pairs with
+	 * migrc_before_restore_slow(); verify/litmus/migrc-type-* of tlb-rs proves it.
 	 */
 	smp_wmb();
 }
 
-/* Somebody is about to write to a page whose entry @pte may not allow it. Under the PTL. */
+/* The caller is about to write to a page whose @pte may not allow it. Under the PTL. */
 static inline void migrc_write_forced(struct mm_struct *mm, unsigned long addr, pte_t pte)
 {
 	if (pte_write(pte))
@@ -397,7 +397,7 @@ static inline void migrc_write_forced(struct mm_struct *mm, unsigned long addr, 
 	migrc_debug_write(mm, addr, MIGRC_HOOK_FORCE);
 }
 
-/* What remove_migration_ptes() should do when a folio has moved for @reason. */
+/* Flags for remove_migration_ptes() after a folio has moved for @reason. */
 static inline enum ttu_flags migrc_restore_flags(enum migrate_reason reason)
 {
 	if (static_branch_unlikely(&migrc_readmostly_key) && migrc_is_for_readers(reason))
@@ -406,15 +406,15 @@ static inline enum ttu_flags migrc_restore_flags(enum migrate_reason reason)
 }
 
 /**
- * migrc_protect - make a page that nobody writes to fit for deferrals
- * @folio: has been migrated
+ * migrc_protect - make a page that is not written to fit for deferrals
+ * @folio: the folio, which has been migrated
  * @vma: area of the entry
- * @pte: as it was before the migration: writable
+ * @pte: the entry before the migration, which was writable
  *
  * An anonymous page stays writable as long as the program lives, although most are
- * written only once. If it was written to since its last migration, which the dirty bit
- * tells, that bit is cleared; if it was not, it loses write permission. The folio is
- * still dirty, and its mapping exclusive: a write fault makes it writable again.
+ * written only once. The dirty bit tells whether it was written to since its last
+ * migration. If so, the bit is cleared. If not, the page loses write permission. The
+ * folio stays dirty and its mapping exclusive, so a write fault makes it writable again.
  *
  * Context: under the PTL; what was writable before the migration has been flushed.
  * Return: the entry to map it with.
@@ -438,7 +438,7 @@ static inline bool migrc_stays_protected(struct vm_area_struct *vma, unsigned in
 static inline void migrc_reuse(struct vm_area_struct *vma, pte_t pte)
 {
 	migrc_flush_mm(vma->vm_mm, MIGRC_HOOK_REUSE);
-	/* What lost permission for another reason is dirty, but for a few. */
+	/* Most pages that lost permission for another reason are dirty. */
 	if (static_branch_unlikely(&migrc_readmostly_key) && !pte_dirty(pte) &&
 	    vma_is_anonymous(vma)) {
 		count_vm_event(MIGRC_READMOSTLY_MISSES);
@@ -446,7 +446,7 @@ static inline void migrc_reuse(struct vm_area_struct *vma, pte_t pte)
 	}
 }
 
-/* Whether there are sources that a drain would release, now or in a moment. */
+/* Whether there are sources that a drain would release now or soon. */
 static inline bool migrc_holds(void)
 {
 	return static_branch_unlikely(&migrc_used_key) &&
@@ -459,7 +459,7 @@ static inline bool migrc_may_reclaim(enum migrc_drain_reason reason)
 	enum migrc_hook hook = MIGRC_HOOK_PRESSURE + (reason - MIGRC_DRAIN_PRESSURE);
 
 	if (reason == MIGRC_DRAIN_ISOLATE)
-		smp_mb(); /* what is held, after the isolation: see migrc_add_source() */
+		smp_mb(); /* read what is held after the isolation: see migrc_add_source() */
 	return unlikely(migrc_holds()) && !migrc_skip(hook);
 }
 
@@ -467,7 +467,7 @@ static inline bool migrc_may_reclaim(enum migrc_drain_reason reason)
  * migrc_reclaim - release all sources
  * @reason: for the statistics
  *
- * Flushes first. When it returns all are released that were there before.
+ * Flushes first. When it returns, all sources that were there before are released.
  *
  * Context: may sleep; interrupts on.
  * Return: false if there was nothing to release.
@@ -481,10 +481,10 @@ static inline bool migrc_reclaim(enum migrc_drain_reason reason)
 }
 
 /**
- * migrc_reclaim_some - release sources, for who does not need all of them
+ * migrc_reclaim_some - release sources for a caller that does not need all of them
  * @reason: for the statistics
  *
- * As migrc_reclaim(), but if a drain is running, what that one releases is enough.
+ * As migrc_reclaim(), but if a drain is running, its end is enough.
  */
 static inline bool migrc_reclaim_some(enum migrc_drain_reason reason)
 {

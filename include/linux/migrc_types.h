@@ -3,24 +3,25 @@
 #define _LINUX_MIGRC_TYPES_H
 
 #include <linux/types.h>
-#ifdef CONFIG_MIGRC	/* on 64 bits: here others have no atomic64_t yet */
+#ifdef CONFIG_MIGRC	/* 64-bit only: 32-bit kernels have no atomic64_t here yet */
 struct xarray;
 
 /*
- * What an mm has for TLB flushes that were deferred at migration.
+ * State of an mm for TLB flushes that were deferred at migration.
  *
- * @deferred: deferrals.
+ * @deferred: number of deferrals.
  * @flushed: how many of them a flush has covered. Both only grow;
  *       mm/migrc/generation.rs gives them their meaning.
  * @seen: @deferred before the invalidation of the drain that is running, or 0 if nothing
- *       was pending. Of the drain.
- * @next, @prev: among the mms that a drain flushes, from the first deferral to the
- *       exit. They change under the lock of that list; a drain reads @next without.
+ *       was pending. Only the drain uses it.
+ * @next, @prev: links in the list of mms that a drain flushes, from the first deferral to
+ *       the exit. They change under the lock of that list; a drain reads @next without it.
  * @readmostly: whether it pays to take write permission away. Atomic;
  *       mm/migrc/readmostly.rs gives it its meaning.
  * @forking: dup_mmap() takes write permission away, and has not flushed yet. Changes under the
- *       mmap_lock, held for writing; who defers reads it under a PTL of the page tables.
- * @registered: is in that list. Changes under its lock; deferrals and exit read it without.
+ *       mmap_lock, held for writing; a deferral reads it under a PTL of the page tables.
+ * @registered: whether the mm is in that list. Changes under its lock; deferrals and exit
+ *       read it without.
  * @addrs: with CONFIG_MIGRC_DEBUG, the number of the last deferral of each page; NULL
  *       before the first one, or if there was no memory for it.
  */
@@ -39,10 +40,12 @@ struct migrc_mm {
 };
 
 /*
- * What one rmap walk has met: whether the flush of some mapping was deferred, why others
- * are flushed that nobody can write through then, and why others have to be flushed that
- * forbid to defer any (bits of enum migrc_fact). And whether there was both in a walk since
- * migrc_flush_mixed().
+ * What one rmap walk has met.
+ *
+ * @deferred: the flush of some mapping was deferred.
+ * @mixed: a walk since migrc_flush_mixed() has met both kinds of mapping.
+ * @flushed: why mappings are flushed that leave the others alone (bits of enum migrc_fact).
+ * @denied: why mappings forbid to defer any (the same).
  */
 struct migrc_walk {
 	bool deferred;

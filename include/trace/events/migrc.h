@@ -51,7 +51,7 @@ TRACE_EVENT(migrc_defer,
 		  __entry->nid)
 );
 
-/* The flushes of a folio were not deferred. */
+/* The flushes of a folio were not deferred, or not all of them. */
 TRACE_EVENT(migrc_deny,
 	TP_PROTO(unsigned long pages, int reason),
 	TP_ARGS(pages, reason),
@@ -83,8 +83,8 @@ TRACE_EVENT(migrc_deny,
 );
 
 /*
- * All sources were flushed and released: @pages of them, in @mms address spaces, the
- * oldest after @age_us microseconds; it took @ns nanoseconds.
+ * A drain flushed @mms address spaces and released @pages source pages, the oldest after
+ * @age_us microseconds. It took @ns nanoseconds.
  */
 TRACE_EVENT(migrc_drain,
 	TP_PROTO(unsigned long pages, unsigned long mms, u64 age_us, int reason, u64 ns),

@@ -10,15 +10,15 @@
 #include <asm/tlbflush.h>
 
 /*
- * Above this many address spaces, one invalidation of all of them is cheaper than
- * one of each: as for a range, __flush_tlb_range_limit_excess(), it bounds the number
- * of broadcasts, at the price of entries that are walked once more.
+ * Above this many address spaces, one invalidation of everything is cheaper than one
+ * of each. As for a range, __flush_tlb_range_limit_excess(), this bounds the number
+ * of broadcasts, and CPUs walk other entries once more.
  */
 #define ARCH_MIGRC_MAX_ASIDS	MAX_DVM_OPS
 
 /*
- * Whoever sees the deferral must see the cleared PTE, too. As for the batch, a DMB is
- * enough; the DSB that the TLBI needs is executed by whoever flushes.
+ * A CPU that sees the deferral must see the cleared PTE, too. As for the batch, a DMB is
+ * enough; the CPU that flushes executes the DSB for the TLBI.
  */
 static __always_inline void arch_migrc_order(void)
 {
@@ -26,8 +26,8 @@ static __always_inline void arch_migrc_order(void)
 }
 
 /*
- * Whether mprotect() may have changed the memory type of what @pte maps: memory becomes
- * tagged, and stays so.
+ * Whether mprotect() may have changed the memory type of what @pte maps: memory only
+ * ever becomes tagged.
  */
 static inline bool arch_migrc_may_retype(pte_t pte)
 {
@@ -41,8 +41,8 @@ static inline void arch_migrc_check_dirty(void *all)
 }
 
 /*
- * Whether a store to a clean page makes its entry dirty without a fault, on all CPUs that
- * are online: some have errata, and there is no capability that tells.
+ * Whether a store to a clean page makes its entry dirty without a fault on all online
+ * CPUs. Asks each CPU, because some have errata, and no capability tells.
  */
 static inline bool arch_migrc_hw_dirty(void)
 {

@@ -17,7 +17,7 @@ static __always_inline void arch_migrc_order(void)
 	barrier();
 }
 
-/* Nothing that mprotect() changes is a memory type. */
+/* mprotect() changes no memory type. */
 static inline bool arch_migrc_may_retype(pte_t pte)
 {
 	return false;
@@ -33,8 +33,8 @@ static inline void arch_migrc_begin(void)
 }
 
 /*
- * The generation of the mm is advanced before its cpumask is read, so that a CPU
- * that loads the mm later flushes by itself.
+ * This advances the generation of the mm before it reads the cpumask: a CPU that
+ * loads the mm later flushes by itself.
  */
 static inline void arch_migrc_issue(struct arch_tlbflush_unmap_batch *batch,
 				    struct mm_struct *mm)
