@@ -140,6 +140,7 @@ WAYS = {
     "hvo_pool: race": [hvo("write to read-only memory")],
     "hvo_pool: switch": [hvo("write to read-only memory")],
     "hvo_pool: hotplug": [hvo("changes of entries that others may use")],
+    "hvo_retry: needed": [way("hvo_retry --case CASE --skip SKIP", boot=LARGE_BOOT)],
     "hvo_pool: duty": [way("hvo_pool --case CASE --skip SKIP", boot=LARGE_BOOT)],
     # stop_machine() has interrupts disabled, so that only pseudo-NMIs stop a CPU.
     "hvo_pool: panic": [hvo("failed to stop secondary CPUs"),
@@ -193,7 +194,7 @@ def shown_by(rule):
 
 
 # How a program's results are called, where that is not its name without the mechanism.
-RESULTS = {"hvo_pool": "hvo"}
+RESULTS = {"hvo_pool": "hvo", "hvo_retry": "hvo"}
 
 
 def results(test):
