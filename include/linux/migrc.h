@@ -177,7 +177,7 @@ bool migrc_keeps_protected(struct migrc_mm *mm);
 void migrc_count_hit(struct migrc_mm *mm);
 void migrc_count_miss(struct migrc_mm *mm);
 
-/* mm/migrc/migrc_shim.c */
+/* the C of mm/migrc/ */
 bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason);
 bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 		      unsigned int nr, pte_t pte, bool block);

@@ -58,8 +58,8 @@ fn the_first_reason_counts() {
 
 #[test]
 fn each_reason_is_counted_by_its_name() {
-    const SHIM: &str = include_str!("../../mm/migrc/migrc_shim.c");
-    let (_, rest) = SHIM.split_once("migrc_fact_names[] = {").expect("is there");
+    const STATS: &str = include_str!("../../mm/migrc/migrc_stats.c");
+    let (_, rest) = STATS.split_once("migrc_fact_names[] = {").expect("is there");
     let (body, _) = rest.split_once('}').expect("ends");
     let names: Vec<_> = body
         .lines()

@@ -3,7 +3,7 @@
 //! Who gets write access to a file flushes what was deferred of it, or the migration does.
 //!
 //! A model of `freeze()`, `migrc_still_frozen()`, `migrc_write_access()` and `migrc_zero_range()`
-//! in `mm/migrc/migrc_shim.c`, run with loom: every interleaving, and every value that a load may
+//! in `mm/migrc/migrc_file.c`, run with loom: every interleaving, and every value that a load may
 //! return. One folio is migrated while others open the file for writing, or zero a part of it, and
 //! the migration of another folio begins.
 //!

@@ -3,7 +3,7 @@
 //! The words of an address space that migrc changes without a lock, and the list that a drain walks
 //! without one: `mm/migrc/registered.rs` itself, with the ledger, compiled for loom.
 //!
-//! What stands around it follows `migrc_mark()` in `mm/migrc/migrc_shim.c`, and
+//! What stands around it follows `migrc_mark()` in `mm/migrc/migrc_act.c`, and
 //! `migrc_run_drain()` and `migrc_unregister()` in `mm/migrc/migrc_main.rs`.
 
 extern crate self as kernel;

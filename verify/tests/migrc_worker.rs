@@ -3,7 +3,7 @@
 //! Who needs a drain waits for one that begins after it has asked, and none is asked for in vain.
 //!
 //! A model of `migrc_drain()`, `migrc_wait()` and `migrc_begin_drain()` of
-//! `mm/migrc/migrc_shim.c`, run with loom: every interleaving, and every value that a load may
+//! `mm/migrc/migrc_act.c`, run with loom: every interleaving, and every value that a load may
 //! return. Two tasks have deferred something, and ask. The queue is one bit, as `queue_work()` has
 //! it: it is cleared before the worker runs, and whoever sets it makes it run once more.
 

@@ -71,7 +71,7 @@
 #define NR_PAGES	64
 #define NR_CHILDREN	2	/* more make each drain slower, which has to end meanwhile */
 #define NR_OTHERS	1024
-#define MAX_MAPPINGS	1024	/* mm/migrc/migrc_shim.c has the same */
+#define MAX_MAPPINGS	1024	/* mm/migrc/eligibility.rs has the same */
 #define AGE_MS		60000	/* nothing is flushed for its age */
 #define MAX_PAGES	8192
 #define WALK_US		10000	/* a host that is busy runs no other CPU for some milliseconds */

@@ -38,7 +38,7 @@
 #define MAX_STALL_NS	1000000000ULL
 #define TICK_US		10000
 #define PATIENCE_NS	60000000000ULL
-/* mm/migrc/migrc_shim.c has the same */
+/* mm/migrc/eligibility.rs has the same */
 #define MAX_MAPPINGS	1024
 #define ALL_PENDING	0x100000000ULL	/* look like none in 32 bits */
 

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What migrc does: it counts deferrals, flushes, releases, and runs drains. */
+#include <linux/atomic.h>
+#include <linux/folio_batch.h>
+#include <linux/init.h>
+#include <linux/migrc.h>
+#include <linux/mm.h>
+#include <linux/mutex.h>
+#include <linux/timer.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+#include <asm/migrc.h>
+
+#include "internal.h"
+#include "migrc_debug.h"
+
+/* The invalidation of the drain that is running. */
+static struct arch_tlbflush_unmap_batch migrc_batch;
+
+static struct mm_struct *to_mm(struct migrc_mm *mm)
+{
+	return container_of(mm, struct mm_struct, migrc);
+}
+
+/*
+ * Counts a deferral: from now on a drain flushes @mm, and so does who has to. Called by
+ * migrc_main.rs, under the PTL.
+ */
+void migrc_mark(struct migrc_mm *mm)
+{
+	/* rule: migrc/order: who sees the deferral must not flush before it can see the clear */
+	arch_migrc_order();
+	atomic64_inc(&mm->deferred);
+	if (unlikely(!READ_ONCE(mm->registered)))
+		migrc_register(mm);
+}
+
+void migrc_arch_flush_mm(struct migrc_mm *mm, enum migrc_hook hook)
+{
+	flush_tlb_mm(to_mm(mm));
+	count_vm_event(MIGRC_FLUSHES);
+	atomic_long_inc(&migrc_hook_flushes[hook]);
+}
+
+/* Returns whether each mm is to be issued; otherwise, all are. */
+bool migrc_arch_begin(unsigned long mms)
+{
+	/* A drain takes as long as its mms need: nobody may spin for a lock meanwhile. */
+	might_sleep();
+	arch_migrc_begin();
+	if (migrc_skip(MIGRC_HOOK_FLUSH))
+		return false;
+	if (mms <= ARCH_MIGRC_MAX_ASIDS)
+		return true;
+	arch_migrc_issue_all();
+	return false;
+}
+
+void migrc_arch_issue(struct migrc_mm *mm)
+{
+	arch_migrc_issue(&migrc_batch, to_mm(mm));
+}
+
+void migrc_arch_sync(unsigned long mms)
+{
+	count_vm_events(MIGRC_FLUSHES, mms);
+	if (!migrc_skip(MIGRC_HOOK_FLUSH))
+		arch_migrc_sync(&migrc_batch);
+}
+
+static void release_batch(struct folio_batch *fbatch, int nid, unsigned long *pages,
+			  bool held)
+{
+	if (!*pages)
+		return;
+	folios_put(fbatch);
+	/* Exact, unlike mod_node_page_state(): 0 means that there are none. */
+	if (held)
+		node_page_state_add(-(long)*pages, NODE_DATA(nid), NR_MIGRC_HELD);
+	*pages = 0;
+}
+
+/* @held: they were in a ledger. */
+void migrc_release(struct folio *first, bool held)
+{
+	struct folio_batch fbatch;
+	unsigned long pages = 0;
+	int nid = 0;
+
+	folio_batch_init(&fbatch);
+	while (first) {
+		struct folio *folio = first;
+
+		first = (struct folio *)folio->lru.next;
+		if (folio_nid(folio) != nid)
+			release_batch(&fbatch, nid, &pages, held);
+		nid = folio_nid(folio);
+		pages += folio_nr_pages(folio);
+		if (migrc_debug_release(folio))
+			continue;
+		if (!folio_batch_add(&fbatch, folio)) {
+			release_batch(&fbatch, nid, &pages, held);
+			cond_resched();
+		}
+	}
+	release_batch(&fbatch, nid, &pages, held);
+}
+
+/* For ages, which are milliseconds: once for each source, so it has to be cheap. */
+u64 migrc_now(void)
+{
+	return ktime_get_coarse_ns();
+}
+
+/* Of a drain. Returns when that was. */
+u64 migrc_drain_begin(enum migrc_drain_reason reason)
+{
+	migrc_debug_drain(reason);
+	return ktime_get_ns();
+}
+
+/*
+ * A worker of high priority drains. If each task that wants a drain made its own, one that
+ * has to leave the CPU to others would keep all waiting who want the next: however
+ * important they are, and however idle it is.
+ */
+static struct workqueue_struct *migrc_wq;
+/* What the next drain is wanted for: bits of enum migrc_drain_reason. */
+static atomic_t migrc_wanted;
+/* Drains that have begun, and how many of them are over. */
+static atomic64_t migrc_begun;
+static atomic64_t migrc_over;
+static DECLARE_WAIT_QUEUE_HEAD(migrc_waiters);
+/* Without fault injection, only the worker takes it. */
+static DEFINE_MUTEX(migrc_drain_lock);
+
+static void migrc_begin_drain(void)
+{
+	u32 reasons;
+	s64 nr;
+
+	guard(mutex)(&migrc_drain_lock);
+	/*
+	 * rule: migrc/request: full barriers, so that this sees what was done by who has
+	 * not seen that it begins.
+	 */
+	nr = atomic64_inc_return(&migrc_begun);
+	reasons = atomic_xchg(&migrc_wanted, 0);
+	/* None, if the last drain began after all who want one had said so. */
+	if (reasons)
+		migrc_run_drain(reasons);
+	atomic64_set_release(&migrc_over, nr);
+	wake_up_all(&migrc_waiters);
+}
+
+static void migrc_drain_fn(struct work_struct *work)
+{
+	migrc_begin_drain();
+}
+
+static DECLARE_WORK(migrc_drain_work, migrc_drain_fn);
+
+/* Until so many drains are over. */
+static void migrc_wait(s64 nr)
+{
+	might_sleep();
+	/* Who waits holds nothing that a drain takes. */
+	might_lock(&migrc_drain_lock);
+	wait_event(migrc_waiters, atomic64_read_acquire(&migrc_over) >= nr);
+}
+
+/* Has a drain begin after this, and does not wait for it. Any context. */
+void migrc_drain_soon(enum migrc_drain_reason reason)
+{
+	/* A full barrier, as in migrc_drain() */
+	atomic_fetch_or(BIT(reason), &migrc_wanted);
+	queue_work(migrc_wq, &migrc_drain_work);
+}
+
+/**
+ * migrc_drain - flush what was deferred and release all sources
+ * @reason: for the statistics
+ *
+ * What was deferred or added before the call is flushed or released when it returns.
+ *
+ * Context: may sleep; reclaim may wait for it.
+ */
+void migrc_drain(enum migrc_drain_reason reason)
+{
+	s64 begun;
+
+	/*
+	 * rule: migrc/request: a full barrier, so that who takes the bit sees what was done
+	 * before, and so does a drain that has not been seen to begin. Proved by
+	 * verify/tests/migrc_worker.rs of tlb-rs.
+	 */
+	atomic_fetch_or(BIT(reason), &migrc_wanted);
+	begun = atomic64_read(&migrc_begun);
+	/* rule: migrc/worker: this task may be preempted, and others wait for its turn */
+	if (migrc_skip(MIGRC_HOOK_WORKER))
+		migrc_begin_drain();
+	else
+		queue_work(migrc_wq, &migrc_drain_work);
+	migrc_wait(begun + 1);
+}
+
+/* The same for who can do with what a drain releases that is running. */
+void migrc_drain_join(enum migrc_drain_reason reason)
+{
+	s64 begun = atomic64_read(&migrc_begun);
+
+	if (begun == atomic64_read(&migrc_over))
+		migrc_drain(reason);
+	else
+		migrc_wait(begun);
+}
+
+/* For a drain that is running. One that begins later does not meet what is gone by now. */
+void migrc_wait_for_drain(void)
+{
+	migrc_wait(atomic64_read(&migrc_begun));
+}
+
+void migrc_relax(void)
+{
+	cond_resched();
+}
+
+static void migrc_age_fn(struct timer_list *unused)
+{
+	migrc_drain_soon(MIGRC_DRAIN_AGE);
+}
+
+static DEFINE_TIMER(migrc_age_timer, migrc_age_fn);
+
+static unsigned long age_jiffies(void)
+{
+	return jiffies + msecs_to_jiffies(READ_ONCE(migrc_max_age_ms));
+}
+
+/* rule: migrc/age: the first source came into a node's ledger, and may not stay for longer */
+void migrc_arm(void)
+{
+	timer_reduce(&migrc_age_timer, age_jiffies());
+}
+
+/*
+ * All ledgers are about to be emptied, of everything that the timer was started for:
+ * what comes later starts it anew, and is not drained before its time.
+ */
+void migrc_disarm(void)
+{
+	if (!migrc_skip(MIGRC_HOOK_DISARM))
+		timer_delete(&migrc_age_timer);
+}
+
+/* A shorter age counts from now on. */
+void migrc_rearm(void)
+{
+	mod_timer_pending(&migrc_age_timer, age_jiffies());
+}
+
+/*
+ * Of some folios of the batch: one drain serves all. Until then nobody can change what is
+ * read through a TLB: the folios are locked, and those who write map the source, too.
+ */
+void migrc_flush_mixed_slow(void)
+{
+	current->tlb_ubc.migrc.mixed = false;
+	migrc_drain(MIGRC_DRAIN_MIXED);
+}
+
+int __init migrc_worker_init(void)
+{
+	int ret;
+
+	/* On the CPU of who asks: there it looks for the pages, and need not be interrupted. */
+	migrc_wq = alloc_workqueue("migrc", WQ_PERCPU | WQ_HIGHPRI | WQ_MEM_RECLAIM |
+				   WQ_CPU_INTENSIVE, 0);
+	if (!migrc_wq)
+		return -ENOMEM;
+	ret = migrc_rust_init(nr_node_ids);
+	if (ret)
+		destroy_workqueue(migrc_wq);
+	return ret;
+}

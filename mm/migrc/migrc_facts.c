@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What migrc sees of folios, mappings and areas. What follows from the facts is in
+ * eligibility.rs and walk.rs.
+ */
+#include <linux/migrc.h>
+#include <linux/mm.h>
+#include <linux/mm_inline.h>
+#include <linux/mmu_notifier.h>
+#include <linux/percpu.h>
+#include <linux/swapops.h>
+#include <linux/userfaultfd_k.h>
+#include <asm/migrc.h>
+
+#include "../internal.h"
+#include "internal.h"
+#include "migrc_debug.h"
+
+/* Whether page blocks of @zone are being emptied. */
+static bool zone_isolates(struct zone *zone)
+{
+#ifdef CONFIG_MEMORY_ISOLATION
+	return READ_ONCE(zone->nr_isolate_pageblock);
+#else
+	return false;
+#endif
+}
+
+bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
+{
+	struct zone *zone = folio_zone(src);
+	struct migrc_folio_facts facts = {
+		.reason = reason,
+		.pages = folio_nr_pages(src),
+		.mappings = folio_mapcount(src),
+		.present = node_present_pages(folio_nid(src)),
+		.asked = READ_ONCE(migrc_max_pages),
+		.free = zone_page_state(zone, NR_FREE_PAGES),
+		.low = low_wmark_pages(zone),
+		.reclaims = current->flags & PF_MEMALLOC,
+		.unusual = folio_test_hugetlb(src) || folio_is_zone_device(src) ||
+			   (folio_test_large(src) && folio_entire_mapcount(src)),
+		.poisoned = folio_contain_hwpoisoned_page(src),
+		.isolates = zone_isolates(zone) && !migrc_skip(MIGRC_HOOK_ISOLATE),
+		/* rule: migrc/file: the content may change without a PTE */
+		.file = !folio_test_anon(src) && !migrc_skip(MIGRC_HOOK_FILE),
+	};
+
+	if (!migrc_begin(&current->tlb_ubc.migrc, src, &facts))
+		return false;
+	migrc_walk_delay();
+	return true;
+}
+
+bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
+		      unsigned int nr, pte_t pte, bool block)
+{
+	struct mm_struct *mm = vma->vm_mm;
+	struct migrc_mapping_facts facts = {
+		/* rule: migrc/writable: a CPU may write to the old page */
+		.writable = pte_write(pte) && !migrc_skip(MIGRC_HOOK_WRITABLE),
+		/* rule: migrc/pending: it may still, with a permission that is being taken away */
+		.pending = (mm_tlb_flush_pending(mm) || READ_ONCE(mm->migrc.forking)) &&
+			   !migrc_skip(MIGRC_HOOK_PENDING),
+		/* rule: migrc/file: a shared PTE becomes writable without a fault */
+		.shared = (vma->vm_flags & VM_SHARED) && !migrc_skip(MIGRC_HOOK_FILE),
+		/* rule: migrc/notifier: devices and guests have translations of their own */
+		.notifier = mm_has_notifiers(mm) && !migrc_skip(MIGRC_HOOK_NOTIFIER),
+		/* rule: migrc/block: entries of two sizes must not overlap */
+		.block = block,
+		.mixes = migrc_skip(MIGRC_HOOK_MIXED),
+	};
+
+	/*
+	 * Then no TLB has it, or who made it inaccessible flushes before the page is free,
+	 * see hook "protnone". And set_tlb_ubc_flush_pending() will do nothing.
+	 */
+	if (!pte_accessible(mm, pte))
+		return false;
+	if (!migrc_meet(&current->tlb_ubc.migrc, &mm->migrc, &facts))
+		return false;
+
+	if (static_branch_unlikely(&migrc_readmostly_key) && nr == 1 && !pte_dirty(pte) &&
+	    (vma->vm_flags & VM_WRITE) && vma_is_anonymous(vma))
+		migrc_count_hit(&mm->migrc);
+	migrc_debug_deferred(vma, addr, pte, nr);
+	return true;
+}
+
+/* See migrc_before_restore(). */
+void migrc_before_restore_slow(struct vm_area_struct *vma, unsigned long addr, pte_t pte,
+			       unsigned int nr)
+{
+	if (!arch_migrc_may_retype(pte))
+		return;
+	/* Pairs with migrc_before_protect(): @pte has what vma->vm_page_prot was. */
+	smp_rmb();
+	/* Not any more? Then mprotect() has been here, under this PTL, and has flushed. */
+	if (mm_tlb_flush_pending(vma->vm_mm))
+		migrc_flush_mm(vma->vm_mm, MIGRC_HOOK_TYPE);
+}
+
+bool migrc_walk_end_slow(struct folio *src)
+{
+	if (!migrc_end(&current->tlb_ubc.migrc, src, folio_nr_pages(src),
+		       migrc_skip(MIGRC_HOOK_MIXED)))
+		return false;
+	migrc_debug_walked(src);
+	return true;
+}
+
+void migrc_add_source(struct folio *src)
+{
+	struct zone *zone = folio_zone(src);
+	int nid = folio_nid(src);
+
+	if (migrc_skip(MIGRC_HOOK_RECORD)) {
+		folio_put(src);
+		return;
+	}
+	migrc_add(src, nid, folio_nr_pages(src), READ_ONCE(migrc_max_pages),
+		  node_present_pages(nid));
+	/*
+	 * rule: migrc/isolate: who isolates page blocks drains after that. If it was
+	 * too early for @src, the isolation is visible here. Pairs with the one in
+	 * migrc_reclaim(); proved by verify/litmus/migrc-isolate-* of tlb-rs.
+	 */
+	smp_mb();
+	if (zone_isolates(zone) && !migrc_skip(MIGRC_HOOK_ISOLATE))
+		migrc_drain_soon(MIGRC_DRAIN_ISOLATE);
+}
+
+bool migrc_is_for_readers(enum migrate_reason reason)
+{
+	return static_key_enabled(&migrc_key) && migrc_reason_may_defer(reason);
+}
+
+/*
+ * Only what a write fault makes writable again without a copy, and without anybody
+ * noticing: not what is locked in order to have no faults, nor what is tracked by
+ * faults, nor what devices and guests would have to fault in again.
+ */
+static bool may_lose_permission(struct vm_area_struct *vma)
+{
+	return vma_is_anonymous(vma) && !(vma->vm_flags & (VM_LOCKED | VM_SHADOW_STACK)) &&
+	       !userfaultfd_armed(vma) && !vma_soft_dirty_enabled(vma) &&
+	       !mm_has_notifiers(vma->vm_mm);
+}
+
+pte_t migrc_protect_slow(struct folio *folio, struct vm_area_struct *vma, pte_t pte)
+{
+	/* A large folio is seldom clean. */
+	if (folio_test_large(folio) || folio_is_zone_device(folio) || !may_lose_permission(vma))
+		return pte;
+
+	/* rule: migrc/clean: it was written to since its last migration, and will be again */
+	if (pte_dirty(pte) && !migrc_skip(MIGRC_HOOK_CLEAN))
+		return pte_mkclean(pte);
+	/* rule: migrc/pause: write faults have cost more than deferrals have saved */
+	if (!migrc_may_protect(&vma->vm_mm->migrc) && !migrc_skip(MIGRC_HOOK_PAUSE))
+		return pte;
+	this_cpu_inc(migrc_protected);
+	return pte_wrprotect(pte);
+}
+
+bool migrc_stays_protected_slow(struct vm_area_struct *vma)
+{
+	return static_key_enabled(&migrc_key) && may_lose_permission(vma) &&
+	       migrc_keeps_protected(&vma->vm_mm->migrc) && !migrc_skip(MIGRC_HOOK_HINT);
+}
+
+/*
+ * A note of its own: if a fork counted in tlb_flush_pending, all who zap meanwhile would take
+ * it for one of them, and flush the whole address space, migrc or not.
+ *
+ * As there, who sees under the PTL what the fork has made of an entry sees the note, too; and
+ * it is over only when all CPUs have flushed. The mmap_lock keeps other forks of @mm out.
+ *
+ * Not under the static key: a fork that began before it was enabled takes write
+ * permission away, too.
+ */
+void migrc_fork_begin(struct mm_struct *mm)
+{
+	if (!migrc_skip(MIGRC_HOOK_FORK))
+		WRITE_ONCE(mm->migrc.forking, true);
+}
+
+void migrc_fork_end(struct mm_struct *mm)
+{
+	WRITE_ONCE(mm->migrc.forking, false);
+}
