@@ -36,32 +36,6 @@ enum migrc_fact {
 	NR_MIGRC_FACTS,
 };
 
-/* Facts of a folio that is to be migrated; mm/migrc/eligibility.rs judges them. */
-struct migrc_folio_facts {
-	enum migrate_reason reason;
-	unsigned long pages;
-	unsigned long mappings;
-	unsigned long present;	/* pages of the node */
-	unsigned long asked;	/* vm.migrc_max_pages */
-	unsigned long free;	/* pages of the zone */
-	unsigned long low;	/* watermark of the zone */
-	bool reclaims;		/* the task reclaims */
-	bool unusual;		/* hugetlb, device memory, mapped by a PMD */
-	bool poisoned;
-	bool isolates;		/* page blocks of the zone are being emptied */
-	bool file;
-};
-
-/* Facts of a mapping whose entries have been cleared. */
-struct migrc_mapping_facts {
-	bool writable;
-	bool pending;		/* a flush */
-	bool shared;
-	bool notifier;
-	bool block;
-	bool mixes;		/* the rule "mixed" was removed */
-};
-
 /* Why a drain runs. A drain with several reasons counts for the last one. */
 enum migrc_drain_reason {
 	MIGRC_DRAIN_AGE,	/* the oldest source has waited for long enough */
@@ -113,26 +87,29 @@ enum migrc_hook {
 	NR_MIGRC_HOOKS,
 };
 
-#ifndef CONFIG_MIGRC_DEBUG
-static inline void migrc_debug_moved(struct folio *dst, struct folio *src)
-{
-}
-
+/* mm/migrc/migrc_debug.c */
+#ifdef CONFIG_MIGRC_DEBUG
+void migrc_debug_moved(struct folio *dst, struct folio *src);
+bool migrc_debug_holds(void);
+void migrc_debug_write(struct mm_struct *mm, unsigned long addr, enum migrc_hook hook);
+void migrc_debug_set(struct mm_struct *mm, unsigned long addr, pte_t pte, unsigned int nr);
+void migrc_debug_flushed(struct mm_struct *mm, unsigned long addr, unsigned long end);
+void migrc_debug_exit(struct migrc_mm *mm);
+#else
+static inline void migrc_debug_moved(struct folio *dst, struct folio *src) { }
 static inline void migrc_debug_write(struct mm_struct *mm, unsigned long addr,
-				     enum migrc_hook hook)
-{
-}
-
+				     enum migrc_hook hook) { }
 static inline void migrc_debug_set(struct mm_struct *mm, unsigned long addr,
-				   pte_t pte, unsigned int nr)
-{
-}
-
+				   pte_t pte, unsigned int nr) { }
 static inline void migrc_debug_flushed(struct mm_struct *mm, unsigned long addr,
-				       unsigned long end)
+				       unsigned long end) { }
+static inline void migrc_debug_exit(struct migrc_mm *mm) { }
+
+static inline bool migrc_debug_holds(void)
 {
+	return false;
 }
-#endif /* !CONFIG_MIGRC_DEBUG */
+#endif /* CONFIG_MIGRC_DEBUG */
 
 #ifdef CONFIG_MIGRC_FILE
 void migrc_zero_range(struct folio *folio, size_t start, size_t length);
@@ -156,63 +133,30 @@ DECLARE_STATIC_KEY_FALSE(migrc_used_key);
 DECLARE_STATIC_KEY_FALSE(migrc_readmostly_key);
 
 /* mm/migrc/migrc_main.rs */
-int migrc_rust_init(unsigned int nodes);
-bool migrc_begin(struct migrc_walk *walk, struct folio *src,
-		 const struct migrc_folio_facts *facts);
-bool migrc_meet(struct migrc_walk *walk, struct migrc_mm *mm,
-		const struct migrc_mapping_facts *facts);
 void migrc_meet_flushed(struct migrc_walk *walk, bool writable);
 void migrc_meet_poisoned(struct migrc_walk *walk);
-bool migrc_end(struct migrc_walk *walk, struct folio *src, unsigned long pages, bool mixes);
-bool migrc_reason_may_defer(enum migrate_reason reason);
-void migrc_register(struct migrc_mm *mm);
 void migrc_unregister(struct migrc_mm *mm);
 void migrc_flush_mm_slow(struct migrc_mm *mm, u64 deferred, enum migrc_hook hook);
-void migrc_add(struct folio *folio, unsigned int node, unsigned long pages,
-	       unsigned long asked, unsigned long present);
-void migrc_run_drain(u32 reasons);
-void migrc_open(bool open);
-bool migrc_may_protect(struct migrc_mm *mm);
-bool migrc_keeps_protected(struct migrc_mm *mm);
-void migrc_count_hit(struct migrc_mm *mm);
 void migrc_count_miss(struct migrc_mm *mm);
 
-/* the C of mm/migrc/ */
+/* mm/migrc/migrc_facts.c */
 bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason);
 bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 		      unsigned int nr, pte_t pte, bool block);
-bool migrc_walk_end_slow(struct folio *src);
-bool migrc_freeze(struct folio *src);
-void migrc_mark(struct migrc_mm *mm);
-void migrc_flush_mixed_slow(void);
-bool migrc_still_frozen(struct folio *src);
 void migrc_before_restore_slow(struct vm_area_struct *vma, unsigned long addr, pte_t pte,
 			       unsigned int nr);
+bool migrc_walk_end_slow(struct folio *src);
 void migrc_add_source(struct folio *src);
-void migrc_fork_begin(struct mm_struct *mm);
-void migrc_fork_end(struct mm_struct *mm);
-void migrc_arch_flush_mm(struct migrc_mm *mm, enum migrc_hook hook);
-bool migrc_arch_begin(unsigned long mms);
-void migrc_arch_issue(struct migrc_mm *mm);
-void migrc_arch_sync(unsigned long mms);
-void migrc_release(struct folio *first, bool held);
 bool migrc_is_for_readers(enum migrate_reason reason);
 pte_t migrc_protect_slow(struct folio *folio, struct vm_area_struct *vma, pte_t pte);
 bool migrc_stays_protected_slow(struct vm_area_struct *vma);
-u64 migrc_now(void);
-void migrc_drain_soon(enum migrc_drain_reason reason);
+void migrc_fork_begin(struct mm_struct *mm);
+void migrc_fork_end(struct mm_struct *mm);
+
+/* mm/migrc/migrc_act.c */
+void migrc_flush_mixed_slow(void);
 void migrc_drain(enum migrc_drain_reason reason);
 void migrc_drain_join(enum migrc_drain_reason reason);
-void migrc_wait_for_drain(void);
-void migrc_relax(void);
-void migrc_arm(void);
-void migrc_disarm(void);
-u64 migrc_drain_begin(enum migrc_drain_reason reason);
-unsigned long migrc_account_added(struct folio *folio, unsigned int node,
-				  unsigned long pages);
-void migrc_account_denied(enum migrc_fact reason, unsigned long pages);
-void migrc_account_drain(enum migrc_drain_reason reason, unsigned long pages,
-			 unsigned long mms, u64 since, u64 begin);
 
 #ifdef CONFIG_TLB_RS_FAULT_INJECTION
 bool migrc_skip(enum migrc_hook hook);
@@ -222,30 +166,6 @@ static inline bool migrc_skip(enum migrc_hook hook)
 	return false;
 }
 #endif /* CONFIG_TLB_RS_FAULT_INJECTION */
-
-/* mm/migrc/migrc_debug.c */
-#ifdef CONFIG_MIGRC_DEBUG
-void migrc_debug_walked(struct folio *src);
-void migrc_debug_moved(struct folio *dst, struct folio *src);
-bool migrc_debug_holds(void);
-void migrc_debug_write(struct mm_struct *mm, unsigned long addr, enum migrc_hook hook);
-void migrc_debug_set(struct mm_struct *mm, unsigned long addr, pte_t pte, unsigned int nr);
-void migrc_debug_flushed(struct mm_struct *mm, unsigned long addr, unsigned long end);
-void migrc_debug_exit(struct migrc_mm *mm);
-#else
-static inline void migrc_debug_walked(struct folio *src)
-{
-}
-
-static inline bool migrc_debug_holds(void)
-{
-	return false;
-}
-
-static inline void migrc_debug_exit(struct migrc_mm *mm)
-{
-}
-#endif /* CONFIG_MIGRC_DEBUG */
 
 /**
  * migrc_may_defer - whether the flushes of a migration may be deferred
@@ -523,26 +443,18 @@ static inline bool migrc_defer(enum ttu_flags flags, struct vm_area_struct *vma,
 }
 
 static inline void migrc_flushed(enum ttu_flags flags,
-				 struct vm_area_struct *vma, pte_t pte)
-{
-}
+				 struct vm_area_struct *vma, pte_t pte) { }
 
-static inline void migrc_poisoned(enum ttu_flags flags)
-{
-}
+static inline void migrc_poisoned(enum ttu_flags flags) { }
 
 static inline bool migrc_walk_end(enum ttu_flags flags, struct folio *src)
 {
 	return false;
 }
 
-static inline void migrc_flush_mixed(void)
-{
-}
+static inline void migrc_flush_mixed(void) { }
 
-static inline void migrc_add_source(struct folio *src)
-{
-}
+static inline void migrc_add_source(struct folio *src) { }
 
 static inline bool migrc_flush_mm(struct mm_struct *mm, enum migrc_hook hook)
 {
@@ -550,17 +462,11 @@ static inline bool migrc_flush_mm(struct mm_struct *mm, enum migrc_hook hook)
 }
 
 static inline void migrc_before_restore(struct vm_area_struct *vma, unsigned long addr,
-					pte_t pte, unsigned int nr)
-{
-}
+					pte_t pte, unsigned int nr) { }
 
-static inline void migrc_before_protect(void)
-{
-}
+static inline void migrc_before_protect(void) { }
 
-static inline void migrc_write_forced(struct mm_struct *mm, unsigned long addr, pte_t pte)
-{
-}
+static inline void migrc_write_forced(struct mm_struct *mm, unsigned long addr, pte_t pte) { }
 
 static inline enum ttu_flags migrc_restore_flags(enum migrate_reason reason)
 {
@@ -573,9 +479,7 @@ static inline bool migrc_stays_protected(struct vm_area_struct *vma, unsigned in
 	return false;
 }
 
-static inline void migrc_reuse(struct vm_area_struct *vma, pte_t pte)
-{
-}
+static inline void migrc_reuse(struct vm_area_struct *vma, pte_t pte) { }
 
 static inline bool migrc_reclaim(enum migrc_drain_reason reason)
 {
@@ -587,21 +491,13 @@ static inline bool migrc_reclaim_some(enum migrc_drain_reason reason)
 	return false;
 }
 
-static inline void migrc_fork_begin(struct mm_struct *mm)
-{
-}
+static inline void migrc_fork_begin(struct mm_struct *mm) { }
 
-static inline void migrc_fork_end(struct mm_struct *mm)
-{
-}
+static inline void migrc_fork_end(struct mm_struct *mm) { }
 
-static inline void migrc_mm_init(struct mm_struct *mm)
-{
-}
+static inline void migrc_mm_init(struct mm_struct *mm) { }
 
-static inline void migrc_mm_exit(struct mm_struct *mm)
-{
-}
+static inline void migrc_mm_exit(struct mm_struct *mm) { }
 #endif /* CONFIG_MIGRC */
 
 #endif /* _LINUX_MIGRC_H */

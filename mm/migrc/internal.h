@@ -1,16 +1,85 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What the files of mm/migrc/ tell each other. */
+/* What C and Rust of mm/migrc/ tell each other, and its files. bindgen reads it. */
 #ifndef _MM_MIGRC_INTERNAL_H
 #define _MM_MIGRC_INTERNAL_H
 
 #include <linux/atomic.h>
+#include <linux/migrate_mode.h>
 #include <linux/migrc.h>
 #include <linux/percpu-defs.h>
 
 struct dentry;
+struct folio;
+struct migrc_mm;
+struct migrc_walk;
+struct vm_area_struct;
+
+/* --- migrc_facts.c --- */
+
+/* What is seen of a folio that is to be migrated; mm/migrc/eligibility.rs says what follows. */
+struct migrc_folio_facts {
+	enum migrate_reason reason;
+	unsigned long pages;
+	unsigned long mappings;
+	unsigned long present;	/* pages of the node */
+	unsigned long asked;	/* vm.migrc_max_pages */
+	unsigned long free;	/* pages of the zone */
+	unsigned long low;	/* its watermark */
+	bool reclaims;		/* the task does */
+	bool unusual;		/* hugetlb, device memory, mapped by a PMD */
+	bool poisoned;
+	bool isolates;		/* the zone does */
+	bool file;
+};
+
+/* And of a mapping whose entries have been cleared. */
+struct migrc_mapping_facts {
+	bool writable;
+	bool pending;		/* a flush */
+	bool shared;
+	bool notifier;
+	bool block;
+	bool mixes;		/* the rule "mixed" was removed */
+};
+
+/* --- migrc_main.rs --- */
+
+int migrc_rust_init(unsigned int nodes);
+bool migrc_begin(struct migrc_walk *walk, struct folio *src,
+		 const struct migrc_folio_facts *facts);
+bool migrc_meet(struct migrc_walk *walk, struct migrc_mm *mm,
+		const struct migrc_mapping_facts *facts);
+bool migrc_end(struct migrc_walk *walk, struct folio *src, unsigned long pages, bool mixes);
+bool migrc_reason_may_defer(enum migrate_reason reason);
+void migrc_register(struct migrc_mm *mm);
+void migrc_add(struct folio *folio, unsigned int node, unsigned long pages,
+	       unsigned long asked, unsigned long present);
+void migrc_run_drain(u32 reasons);
+void migrc_open(bool open);
+bool migrc_may_protect(struct migrc_mm *mm);
+bool migrc_keeps_protected(struct migrc_mm *mm);
+void migrc_count_hit(struct migrc_mm *mm);
+
+/* --- migrc_file.c --- */
+
+bool migrc_freeze(struct folio *src);
+bool migrc_still_frozen(struct folio *src);
 
 /* --- migrc_act.c --- */
 
+void migrc_mark(struct migrc_mm *mm);
+void migrc_arch_flush_mm(struct migrc_mm *mm, enum migrc_hook hook);
+bool migrc_arch_begin(unsigned long mms);
+void migrc_arch_issue(struct migrc_mm *mm);
+void migrc_arch_sync(unsigned long mms);
+void migrc_release(struct folio *first, bool held);
+u64 migrc_now(void);
+u64 migrc_drain_begin(enum migrc_drain_reason reason);
+void migrc_drain_soon(enum migrc_drain_reason reason);
+void migrc_wait_for_drain(void);
+void migrc_relax(void);
+void migrc_arm(void);
+void migrc_disarm(void);
 void migrc_rearm(void);
 int migrc_worker_init(void);
 
@@ -25,6 +94,11 @@ DECLARE_PER_CPU(unsigned long, migrc_protected);
 extern atomic_long_t migrc_hook_flushes[NR_MIGRC_FLUSH_HOOKS];
 extern const char * const migrc_hook_names[NR_MIGRC_HOOKS];
 
+unsigned long migrc_account_added(struct folio *folio, unsigned int node,
+				  unsigned long pages);
+void migrc_account_denied(enum migrc_fact reason, unsigned long pages);
+void migrc_account_drain(enum migrc_drain_reason reason, unsigned long pages,
+			 unsigned long mms, u64 since, u64 begin);
 struct dentry *migrc_stats_init(void);
 
 /* --- migrc_faults.c --- */
@@ -35,6 +109,26 @@ void migrc_faults_init(struct dentry *dir);
 #else
 static inline void migrc_walk_delay(void) { }
 static inline void migrc_faults_init(struct dentry *dir) { }
+#endif
+
+/* --- migrc_debug.c --- */
+
+#ifdef CONFIG_MIGRC_DEBUG
+void migrc_debug_deferred(struct vm_area_struct *vma, unsigned long addr, pte_t pte,
+			  unsigned int nr);
+void migrc_debug_walked(struct folio *src);
+bool migrc_debug_release(struct folio *folio);
+void migrc_debug_drain(enum migrc_drain_reason reason);
+#else
+static inline void migrc_debug_deferred(struct vm_area_struct *vma, unsigned long addr,
+					pte_t pte, unsigned int nr) { }
+static inline void migrc_debug_walked(struct folio *src) { }
+static inline bool migrc_debug_release(struct folio *folio)
+{
+	return false;
+}
+
+static inline void migrc_debug_drain(enum migrc_drain_reason reason) { }
 #endif
 
 #endif /* _MM_MIGRC_INTERNAL_H */

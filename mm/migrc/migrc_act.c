@@ -12,7 +12,6 @@
 #include <asm/migrc.h>
 
 #include "internal.h"
-#include "migrc_debug.h"
 
 /* The invalidation of the drain that is running. */
 static struct arch_tlbflush_unmap_batch migrc_batch;

@@ -16,7 +16,7 @@
 #include <asm/migrc.h>
 
 #include "../internal.h"
-#include "migrc_debug.h"
+#include "internal.h"
 
 #define POISON		0xa5
 /* How much is kept for a second look after it has been flushed. */

@@ -14,7 +14,6 @@
 
 #include "../internal.h"
 #include "internal.h"
-#include "migrc_debug.h"
 
 /* Whether page blocks of @zone are being emptied. */
 static bool zone_isolates(struct zone *zone)
