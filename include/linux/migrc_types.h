@@ -3,7 +3,97 @@
 #define _LINUX_MIGRC_TYPES_H
 
 #include <linux/types.h>
-#ifdef CONFIG_MIGRC	/* 64-bit only: 32-bit kernels have no atomic64_t here yet */
+
+/*
+ * What speaks against a deferral, and its name; mm/migrc/eligibility.rs has the same
+ * numbers. Those of a folio come first, those of a mapping follow.
+ */
+#define MIGRC_FACTS(EM)										\
+	EM(REASON, "reason")		/* who migrates needs the source at once */		\
+	EM(MEMORY, "memory")		/* the task reclaims, or the zone is short of memory */	\
+	EM(LIMIT, "limit")		/* larger than all that may be deferred */		\
+	EM(MAPPINGS, "mappings")	/* in more page tables than a drain should flush */	\
+	EM(NOT_FROZEN, "not_frozen")	/* the content can change without a PTE */		\
+	EM(KIND, "kind")		/* hugetlb, device memory, mapped by a PMD */		\
+	EM(POISONED, "poisoned")	/* a page of it is */					\
+	EM(ISOLATED, "isolated")	/* page blocks of its zone are being emptied */		\
+	EM(WRITABLE, "writable")	/* a TLB may let somebody write */			\
+	EM(FLUSH_PENDING, "flush_pending")	/* a TLB may still let somebody write */	\
+	EM(SHARED, "shared")		/* the PTE may become writable without a fault */	\
+	EM(NOTIFIER, "notifier")	/* others walk this page table */			\
+	EM(BLOCK, "block")		/* a TLB may hold it as part of a larger block */	\
+	EM(LOCAL, "local")		/* no other CPU needed a flush */			\
+	EM(MIXED, "mixed")		/* some could be deferred, others made a drain necessary */
+
+/* Why a drain runs. Of several reasons, the last is counted. */
+#define MIGRC_DRAIN_REASONS(EM)									\
+	EM(AGE, "age")			/* the oldest has waited for long enough */		\
+	EM(LIMIT, "limit")		/* as many pages of a node as there may be */		\
+	EM(PRESSURE, "pressure")	/* an allocation would have to reclaim */		\
+	EM(KSWAPD, "kswapd")		/* kswapd is about to look at the watermarks */		\
+	EM(ISOLATE, "isolate")		/* page blocks or per-CPU lists are to be emptied */	\
+	EM(POISON, "poison")		/* memory failure looks at a page */			\
+	EM(MIXED, "mixed")		/* of a folio not all could be deferred after all */	\
+	EM(WRITE, "write")		/* a file may be written to, or is zeroed */		\
+	EM(OFF, "off")			/* vm.migrc_enable=0, and what came too late for it */
+
+/*
+ * Rules and hooks. Fault injection can remove them: one bit each, see debugfs
+ * skip_hook. The first ones flush one mm, and are counted.
+ */
+#define MIGRC_HOOKS(EM)										\
+	EM(RANGE, "range")	/* entries of a range change or go away */			\
+	EM(REUSE, "reuse")	/* a fault makes the page writable */				\
+	EM(SWAPIN, "swapin")	/* a page from swap is mapped writable */			\
+	EM(FORCE, "force")	/* somebody writes to read-only memory */			\
+	EM(PROTNONE, "protnone")	/* migration makes an entry inaccessible */		\
+	EM(TYPE, "type")	/* or of another memory type */					\
+	EM(WRITABLE, "writable")	/* nothing that was writable */				\
+	EM(PENDING, "pending")	/* nor where TLBs may have permissions that go away */		\
+	EM(FORK, "fork")	/* a fork takes write permission away */			\
+	EM(FILE, "file")	/* private memory, and files that nobody can write to */	\
+	EM(RECHECK, "recheck")	/* the same once the walk is over */				\
+	EM(WRITE, "write")	/* who gets write access to a file drains */			\
+	EM(CHANGE, "change")	/* who changes a file without it does, too */			\
+	EM(NOTIFIER, "notifier")	/* no memory that devices or guests walk to */		\
+	EM(CLEAN, "clean")	/* what was written to keeps write permission */		\
+	EM(PAUSE, "pause")	/* nor is it taken away where that costs more than it saves */	\
+	EM(HINT, "hint")	/* a reader's NUMA hinting fault does not give it back */	\
+	EM(MIXED, "mixed")	/* nothing of a folio that some mapping may write to */		\
+	EM(RECORD, "record")	/* the ledger gets the source */				\
+	EM(EXIT, "exit")	/* an mm that exits leaves the list */				\
+	EM(FLUSH, "flush")	/* a drain flushes */						\
+	EM(OFF, "off")		/* nothing is added once vm.migrc_enable is 0 */		\
+	EM(PRESSURE, "pressure")	/* an allocation drains */				\
+	EM(KSWAPD, "kswapd")	/* kswapd drains */						\
+	EM(ISOLATE, "isolate")	/* who empties page blocks drains */				\
+	EM(POISON, "poison")	/* memory failure drains */					\
+	EM(DISARM, "disarm")	/* a drain stops the timer of what it drains */			\
+	EM(WORKER, "worker")	/* a worker drains, not who wants it */
+
+enum migrc_fact {
+#define MIGRC_EM(fact, name)		MIGRC_##fact,
+	MIGRC_FACTS(MIGRC_EM)
+#undef MIGRC_EM
+	NR_MIGRC_FACTS
+};
+
+enum migrc_drain_reason {
+#define MIGRC_EM(reason, name)		MIGRC_DRAIN_##reason,
+	MIGRC_DRAIN_REASONS(MIGRC_EM)
+#undef MIGRC_EM
+	NR_MIGRC_DRAIN_REASONS
+};
+
+enum migrc_hook {
+#define MIGRC_EM(hook, name)		MIGRC_HOOK_##hook,
+	MIGRC_HOOKS(MIGRC_EM)
+#undef MIGRC_EM
+	NR_MIGRC_HOOKS,
+	NR_MIGRC_FLUSH_HOOKS = MIGRC_HOOK_TYPE + 1
+};
+
+#ifdef CONFIG_MIGRC	/* on 64 bits: here others have no atomic64_t yet */
 struct xarray;
 
 /*

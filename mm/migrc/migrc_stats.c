@@ -59,67 +59,21 @@ void migrc_account_drain(enum migrc_drain_reason reason, unsigned long pages,
 }
 
 static const char * const migrc_fact_names[] = {
-	[MIGRC_REASON]			= "reason",
-	[MIGRC_MEMORY]			= "memory",
-	[MIGRC_LIMIT]			= "limit",
-	[MIGRC_MAPPINGS]		= "mappings",
-	[MIGRC_NOT_FROZEN]		= "not_frozen",
-	[MIGRC_KIND]			= "kind",
-	[MIGRC_POISONED]		= "poisoned",
-	[MIGRC_ISOLATED]		= "isolated",
-	[MIGRC_WRITABLE]		= "writable",
-	[MIGRC_FLUSH_PENDING]		= "flush_pending",
-	[MIGRC_SHARED]			= "shared",
-	[MIGRC_NOTIFIER]		= "notifier",
-	[MIGRC_BLOCK]			= "block",
-	[MIGRC_LOCAL]			= "local",
-	[MIGRC_MIXED]			= "mixed",
+#define EM(fact, name)	name,
+	MIGRC_FACTS(EM)
+#undef EM
 };
 
 static const char * const migrc_drain_names[] = {
-	[MIGRC_DRAIN_AGE]		= "age",
-	[MIGRC_DRAIN_LIMIT]		= "limit",
-	[MIGRC_DRAIN_PRESSURE]		= "pressure",
-	[MIGRC_DRAIN_KSWAPD]		= "kswapd",
-	[MIGRC_DRAIN_ISOLATE]		= "isolate",
-	[MIGRC_DRAIN_POISON]		= "poison",
-	[MIGRC_DRAIN_MIXED]		= "mixed",
-	[MIGRC_DRAIN_WRITE]		= "write",
-	[MIGRC_DRAIN_OFF]		= "off",
+#define EM(reason, name)	name,
+	MIGRC_DRAIN_REASONS(EM)
+#undef EM
 };
 
-static_assert(ARRAY_SIZE(migrc_fact_names) == NR_MIGRC_FACTS);
-static_assert(ARRAY_SIZE(migrc_drain_names) == NR_MIGRC_DRAIN_REASONS);
-
-const char * const migrc_hook_names[NR_MIGRC_HOOKS] = {
-	[MIGRC_HOOK_RANGE]	= "range",
-	[MIGRC_HOOK_REUSE]	= "reuse",
-	[MIGRC_HOOK_SWAPIN]	= "swapin",
-	[MIGRC_HOOK_FORCE]	= "force",
-	[MIGRC_HOOK_PROTNONE]	= "protnone",
-	[MIGRC_HOOK_TYPE]	= "type",
-	[MIGRC_HOOK_WRITABLE]	= "writable",
-	[MIGRC_HOOK_PENDING]	= "pending",
-	[MIGRC_HOOK_FORK]	= "fork",
-	[MIGRC_HOOK_FILE]	= "file",
-	[MIGRC_HOOK_RECHECK]	= "recheck",
-	[MIGRC_HOOK_WRITE]	= "write",
-	[MIGRC_HOOK_CHANGE]	= "change",
-	[MIGRC_HOOK_NOTIFIER]	= "notifier",
-	[MIGRC_HOOK_CLEAN]	= "clean",
-	[MIGRC_HOOK_PAUSE]	= "pause",
-	[MIGRC_HOOK_HINT]	= "hint",
-	[MIGRC_HOOK_MIXED]	= "mixed",
-	[MIGRC_HOOK_RECORD]	= "record",
-	[MIGRC_HOOK_EXIT]	= "exit",
-	[MIGRC_HOOK_FLUSH]	= "flush",
-	[MIGRC_HOOK_OFF]	= "off",
-	[MIGRC_HOOK_PRESSURE]	= "pressure",
-	[MIGRC_HOOK_KSWAPD]	= "kswapd",
-	[MIGRC_HOOK_ISOLATE]	= "isolate",
-	[MIGRC_HOOK_POISON]	= "poison",
-	[MIGRC_HOOK_DISARM]	= "disarm",
-	[MIGRC_HOOK_WORKER]	= "worker",
+const char * const migrc_hook_names[] = {
+#define EM(hook, name)	name,
+	MIGRC_HOOKS(EM)
+#undef EM
 };
 
 static int stats_show(struct seq_file *m, void *unused)

@@ -200,11 +200,14 @@ def wrong_hooks(rules, texts):
 # ---- names, tests, proofs
 
 def skip_names(texts):
-    """{mechanism: names in skip_hook}"""
+    """{mechanism: names in skip_hook}: of a list X_HOOKS(EM), or of an array."""
     found = {mechanism: set() for mechanism in MECHANISMS}
     for mechanism in MECHANISMS:
+        upper = mechanism.upper()
         for text in texts.values():
-            found[mechanism] |= set(re.findall(rf"\[{mechanism.upper()}_HOOK_\w+\]\s*=\s*\"(\w+)\"", text))
+            found[mechanism] |= set(re.findall(rf"\[{upper}_HOOK_\w+\]\s*=\s*\"(\w+)\"", text))
+            for entries in re.findall(rf"(?m)^#define {upper}_HOOKS\(EM\)((?:.*\\\n)*.*)", text):
+                found[mechanism] |= set(re.findall(r"\bEM\(\w+, \"(\w+)\"\)", entries))
     return found
 
 

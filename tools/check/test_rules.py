@@ -155,6 +155,14 @@ class Checks(Made):
         self.assertEqual(self.wrong(), ["reuse: no range in skip_hook", "range: no range in skip_hook",
                                         "no rule removes other"])
 
+    def test_skip_hook_list(self):
+        self.write("mm/skip.c", '#define MIGRC_HOOKS(EM)\t\\\n\tEM(REUSE, "reuse")\t/* why */\t\\\n'
+                                '\tEM(RANGE, "range")\n#define OTHERS(EM)\tEM(ZAP, "zap")\n')
+        self.assertEqual(self.wrong(), [])
+        self.change("mm/skip.c", '"range"', '"other"')
+        self.assertEqual(self.wrong(), ["reuse: no range in skip_hook", "range: no range in skip_hook",
+                                        "no rule removes other"])
+
     def test_each_architecture(self):
         self.assertEqual(self.table("why_not_removed.x86_64 = ", "# "),
                          ["range: nothing sees range removed on x86_64, and no reason"])

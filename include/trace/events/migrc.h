@@ -8,30 +8,24 @@
 #include <linux/migrc.h>
 #include <linux/tracepoint.h>
 
-TRACE_DEFINE_ENUM(MIGRC_REASON);
-TRACE_DEFINE_ENUM(MIGRC_MEMORY);
-TRACE_DEFINE_ENUM(MIGRC_LIMIT);
-TRACE_DEFINE_ENUM(MIGRC_MAPPINGS);
-TRACE_DEFINE_ENUM(MIGRC_NOT_FROZEN);
-TRACE_DEFINE_ENUM(MIGRC_KIND);
-TRACE_DEFINE_ENUM(MIGRC_POISONED);
-TRACE_DEFINE_ENUM(MIGRC_ISOLATED);
-TRACE_DEFINE_ENUM(MIGRC_WRITABLE);
-TRACE_DEFINE_ENUM(MIGRC_FLUSH_PENDING);
-TRACE_DEFINE_ENUM(MIGRC_SHARED);
-TRACE_DEFINE_ENUM(MIGRC_NOTIFIER);
-TRACE_DEFINE_ENUM(MIGRC_BLOCK);
-TRACE_DEFINE_ENUM(MIGRC_LOCAL);
-TRACE_DEFINE_ENUM(MIGRC_MIXED);
-TRACE_DEFINE_ENUM(MIGRC_DRAIN_AGE);
-TRACE_DEFINE_ENUM(MIGRC_DRAIN_LIMIT);
-TRACE_DEFINE_ENUM(MIGRC_DRAIN_PRESSURE);
-TRACE_DEFINE_ENUM(MIGRC_DRAIN_KSWAPD);
-TRACE_DEFINE_ENUM(MIGRC_DRAIN_ISOLATE);
-TRACE_DEFINE_ENUM(MIGRC_DRAIN_POISON);
-TRACE_DEFINE_ENUM(MIGRC_DRAIN_MIXED);
-TRACE_DEFINE_ENUM(MIGRC_DRAIN_WRITE);
-TRACE_DEFINE_ENUM(MIGRC_DRAIN_OFF);
+#undef EM
+#define EM(fact, name)	TRACE_DEFINE_ENUM(MIGRC_##fact);
+MIGRC_FACTS(EM)
+
+#undef EM
+#define EM(reason, name)	TRACE_DEFINE_ENUM(MIGRC_DRAIN_##reason);
+MIGRC_DRAIN_REASONS(EM)
+#undef EM
+
+/* A list without the comma in front: what reads the format expects none at its end, either. */
+#define migrc_symbols_of(first, ...)	__VA_ARGS__
+#define migrc_symbols(list)		migrc_symbols_of(list)
+#define migrc_fact_symbol(fact, name), { MIGRC_##fact, name }
+#define migrc_drain_symbol(reason, name), { MIGRC_DRAIN_##reason, name }
+#define show_migrc_fact(fact)						\
+	__print_symbolic(fact, migrc_symbols(MIGRC_FACTS(migrc_fact_symbol)))
+#define show_migrc_drain(reason)					\
+	__print_symbolic(reason, migrc_symbols(MIGRC_DRAIN_REASONS(migrc_drain_symbol)))
 
 /* A source came into the ledger. */
 TRACE_EVENT(migrc_defer,
@@ -63,23 +57,7 @@ TRACE_EVENT(migrc_deny,
 		__entry->pages = pages;
 		__entry->reason = reason;
 	),
-	TP_printk("pages=%lu reason=%s", __entry->pages,
-		  __print_symbolic(__entry->reason,
-				   { MIGRC_REASON, "reason" },
-				   { MIGRC_MEMORY, "memory" },
-				   { MIGRC_LIMIT, "limit" },
-				   { MIGRC_MAPPINGS, "mappings" },
-				   { MIGRC_NOT_FROZEN, "not_frozen" },
-				   { MIGRC_KIND, "kind" },
-				   { MIGRC_POISONED, "poisoned" },
-				   { MIGRC_ISOLATED, "isolated" },
-				   { MIGRC_WRITABLE, "writable" },
-				   { MIGRC_FLUSH_PENDING, "flush_pending" },
-				   { MIGRC_SHARED, "shared" },
-				   { MIGRC_NOTIFIER, "notifier" },
-				   { MIGRC_BLOCK, "block" },
-				   { MIGRC_LOCAL, "local" },
-				   { MIGRC_MIXED, "mixed" }))
+	TP_printk("pages=%lu reason=%s", __entry->pages, show_migrc_fact(__entry->reason))
 );
 
 /*
@@ -104,17 +82,7 @@ TRACE_EVENT(migrc_drain,
 		__entry->ns = ns;
 	),
 	TP_printk("pages=%lu mms=%lu age_us=%llu reason=%s ns=%llu", __entry->pages,
-		  __entry->mms, __entry->age_us,
-		  __print_symbolic(__entry->reason,
-				   { MIGRC_DRAIN_AGE, "age" },
-				   { MIGRC_DRAIN_LIMIT, "limit" },
-				   { MIGRC_DRAIN_PRESSURE, "pressure" },
-				   { MIGRC_DRAIN_KSWAPD, "kswapd" },
-				   { MIGRC_DRAIN_ISOLATE, "isolate" },
-				   { MIGRC_DRAIN_POISON, "poison" },
-				   { MIGRC_DRAIN_MIXED, "mixed" },
-				   { MIGRC_DRAIN_WRITE, "write" },
-				   { MIGRC_DRAIN_OFF, "off" }),
+		  __entry->mms, __entry->age_us, show_migrc_drain(__entry->reason),
 		  __entry->ns)
 );
 
