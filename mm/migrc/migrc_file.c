@@ -7,7 +7,6 @@
 
 #include "internal.h"
 
-#ifdef CONFIG_MIGRC_FILE
 static bool nobody_writes(const struct address_space *mapping)
 {
 	return atomic_read(&mapping->host->i_writecount) <= 0 &&
@@ -121,14 +120,3 @@ void migrc_zero_range(struct folio *folio, size_t start, size_t length)
 	folio_zero_range(folio, start, length);
 }
 EXPORT_SYMBOL_GPL(migrc_zero_range);
-#else
-bool migrc_freeze(struct folio *src)
-{
-	return false;
-}
-
-bool migrc_still_frozen(struct folio *src)
-{
-	return true;
-}
-#endif /* CONFIG_MIGRC_FILE */

@@ -8,10 +8,11 @@
 //! Lock order: page table lock, then [`MMS`]; a drain, then the lock of a ledger, or [`MMS`]. A
 //! drain sleeps. It allocates nothing, so that reclaim may wait for it.
 //!
-//! C header: [`include/linux/migrc.h`](srctree/include/linux/migrc.h)
+//! C headers: [`include/linux/migrc.h`](srctree/include/linux/migrc.h), `mm/migrc/internal.h`
 
 #![crate_name = "migrc"]
 
+mod c;
 pub mod eligibility;
 pub mod generation;
 pub mod ledger;
@@ -21,6 +22,7 @@ mod registered;
 mod tests;
 pub mod walk;
 
+use c::DrainReason;
 use core::{
     mem::{
         offset_of,
@@ -112,16 +114,8 @@ global_lock! {
     unsafe(uninit) static LATE: SpinLock<Unflushed<FolioChain>> = Unflushed::new();
 }
 
-/// Why a drain runs; `enum migrc_drain_reason` in C.
-type DrainReason = bindings::migrc_drain_reason;
-
-const OFF: DrainReason = bindings::migrc_drain_reason_MIGRC_DRAIN_OFF;
-const LIMIT: DrainReason = bindings::migrc_drain_reason_MIGRC_DRAIN_LIMIT;
-const MIXED: DrainReason = bindings::migrc_drain_reason_MIGRC_DRAIN_MIXED;
-const WRITE: DrainReason = bindings::migrc_drain_reason_MIGRC_DRAIN_WRITE;
-
 /// For these a drain flushes even if there is no source in the ledgers: it is in none yet.
-const WITHOUT_SOURCES: u32 = (1 << MIXED) | (1 << WRITE);
+const WITHOUT_SOURCES: u32 = DrainReason::MIXED.bit() | DrainReason::WRITE.bit();
 
 /// The address spaces of the drain that is running. Who exits waits for it before it frees one.
 struct Drained(Iter);
@@ -162,16 +156,14 @@ fn ledgers() -> impl Iterator<Item = &'static NodeLedger> {
 #[export]
 unsafe extern "C" fn migrc_run_drain(reasons: u32) {
     let mut unflushed = Unflushed::new();
-    // Of several, the last in the list of C.
-    let reason: DrainReason = reasons.checked_ilog2().unwrap_or(OFF);
+    let reason = DrainReason::last_of(reasons);
 
     // SAFETY: Nobody else is here.
-    let begin = unsafe { bindings::migrc_drain_begin(reason) };
+    let begin = unsafe { c::drain_begin(reason) };
     // rule: migrc/disarm: a timer of what leaves the ledgers here would drain younger sources.
     // Who added first starts it after that: it is either not yet started, or for sources that
     // leave the ledgers here.
-    // SAFETY: Stops a timer that exists statically, which may be done at any time.
-    unsafe { bindings::migrc_disarm() };
+    c::disarm();
     for ledger in ledgers() {
         ledger.lock().splice_into(&mut unflushed);
     }
@@ -181,24 +173,19 @@ unsafe extern "C" fn migrc_run_drain(reasons: u32) {
         Some(unflushed) => release(unflushed, reason, begin, true),
         None if reasons & WITHOUT_SOURCES != 0 => {
             let mms = Drained::new().flush_all();
-            // SAFETY: Adds to counters, and reads a clock.
-            unsafe { bindings::migrc_account_drain(reason, 0, mms, bindings::migrc_now(), begin) };
+            c::account_drain(reason, 0, mms, c::now(), begin);
         }
         None => {}
     }
     if let Some(late) = late.some() {
-        release(late, OFF, begin, false);
+        release(late, DrainReason::OFF, begin, false);
     }
 }
 
 /// Flushes for a source that came too late for the ledger, and releases it. It is never held.
 fn drain_late(source: MigratedSource, pages: usize) {
-    // SAFETY: Reads a clock.
-    let now = unsafe { bindings::migrc_now() };
-
-    LATE.lock().push(source, pages, now);
-    // SAFETY: It may sleep here.
-    unsafe { bindings::migrc_drain(OFF) };
+    LATE.lock().push(source, pages, c::now());
+    c::drain(DrainReason::OFF);
 }
 
 /// The end of a drain.
@@ -211,8 +198,7 @@ fn release(unflushed: Unflushed<FolioChain>, reason: DrainReason, begin: u64, he
     let first = unsafe { flushed.into_chain().into_raw() };
     // SAFETY: As above, and the references are ours to drop.
     unsafe { bindings::migrc_release(first, held) };
-    // SAFETY: Adds to counters.
-    unsafe { bindings::migrc_account_drain(reason, pages, mms, since, begin) };
+    c::account_drain(reason, pages, mms, since, begin);
 }
 
 /// Makes the ledgers and the locks. Returns 0 or `-ENOMEM`.
@@ -281,11 +267,6 @@ fn caller(reason: bindings::migrate_reason) -> Caller {
     }
 }
 
-fn count_denied(deny: Deny, pages: usize) {
-    // SAFETY: Adds to counters.
-    unsafe { bindings::migrc_account_denied(deny as u32, pages) };
-}
-
 /// Whether who migrates for `reason` may defer.
 ///
 /// # Safety
@@ -325,10 +306,10 @@ unsafe extern "C" fn migrc_begin(
 
     walk.begin();
     // SAFETY: The folio is locked, by this function's safety requirements.
-    match seen.verdict(|| unsafe { bindings::migrc_freeze(src) }) {
+    match seen.verdict(|| unsafe { c::freeze(src) }) {
         Verdict::Defer => true,
         Verdict::Flush(deny) | Verdict::Forbid(deny) => {
-            count_denied(deny, facts.pages);
+            c::account_denied(deny, facts.pages);
             false
         }
     }
@@ -403,11 +384,11 @@ unsafe extern "C" fn migrc_end(
     // SAFETY: By this function's safety requirements.
     let walk = unsafe { walk_of(walk) };
 
-    // SAFETY: The folio is locked, by this function's safety requirements.
-    match walk.end(|| unsafe { bindings::migrc_still_frozen(src) }, mixes) {
+    // SAFETY: By this function's safety requirements.
+    match walk.end(|| unsafe { c::still_frozen(src) }, mixes) {
         End::Deferred => return true,
         End::Flushed(None) => {}
-        End::Flushed(Some(deny)) | End::Mixed(deny) => count_denied(deny, pages),
+        End::Flushed(Some(deny)) | End::Mixed(deny) => c::account_denied(deny, pages),
     }
     false
 }
@@ -433,8 +414,7 @@ unsafe extern "C" fn migrc_unregister(mm: *mut bindings::migrc_mm) {
     // SAFETY: By this function's safety requirements; only drains walk the list, and `mm` is not
     // freed before the one is over that may have met it.
     unsafe { MMS.lock().remove(mm) };
-    // SAFETY: It may sleep here.
-    unsafe { bindings::migrc_wait_for_drain() };
+    c::wait_for_drain();
 }
 
 /// Flushes what had been deferred in `mm` when there were `deferred` deferrals.
@@ -520,8 +500,7 @@ unsafe extern "C" fn migrc_add(
     let folio = unsafe { NonNull::new_unchecked(folio) };
     // SAFETY: By this function's safety requirements.
     let source = unsafe { MigratedSource::from_raw(folio) };
-    // SAFETY: Reads a clock.
-    let now = unsafe { bindings::migrc_now() };
+    let now = c::now();
     let Some(ledger) = NODES.as_ref().and_then(|nodes| nodes.get(node as usize)) else {
         return drain_late(source, pages);
     };
@@ -529,23 +508,21 @@ unsafe extern "C" fn migrc_add(
     let mut guard = ledger.lock();
     let added = guard.add(source, pages, now);
     let held = match added {
-        // SAFETY: Adds to counters; under the lock, because a drain subtracts.
+        // SAFETY: Nobody releases it under the lock, as a drain would, which subtracts.
         Ok(_) => unsafe { bindings::migrc_account_added(folio.as_ptr(), node, pages) },
         Err(_) => 0,
     };
     drop(guard);
 
     match added {
-        // SAFETY: Starts a timer.
-        Ok(true) => unsafe { bindings::migrc_arm() },
+        Ok(true) => c::arm(),
         Ok(false) => {}
         Err(source) => return drain_late(source, pages),
     }
     // rule: migrc/limit: a node may lack this memory
     // With those that a drain is about to release: it is waited for.
     if held > limit(asked, present, PAGE_SIZE) {
-        // SAFETY: It may sleep here.
-        unsafe { bindings::migrc_drain(LIMIT) };
+        c::drain(DrainReason::LIMIT);
     }
 }
 

@@ -3,6 +3,7 @@
 //! The address spaces that a drain flushes.
 
 use crate::{
+    c,
     generation::Generation,
     readmostly::Credit, //
 };
@@ -231,8 +232,8 @@ impl RegisteredMm {
 
 /// There may be thousands of them: others are let in after each.
 fn patiently(mms: Iter) -> impl Iterator<Item = RegisteredMm> {
-    // SAFETY: Called by drains only, in process context, without a spinlock.
-    mms.inspect(|_| unsafe { bindings::migrc_relax() })
+    // Called by drains only, in process context, without a spinlock.
+    mms.inspect(|_| c::relax())
 }
 
 /// How a drain flushes: all at once, and waits for all of them.

@@ -188,12 +188,6 @@ mod suite {
             reasons = reasons.with(deny);
             assert_eq!(reasons.first(), Some(deny));
         }
-        assert_eq!(
-            Deny::ALL.len(),
-            bindings::migrc_fact_NR_MIGRC_FACTS as usize
-        );
-        assert_eq!(Deny::Mixed as u32, bindings::migrc_fact_MIGRC_MIXED);
-        assert_eq!(Deny::Writable as u32, bindings::migrc_fact_MIGRC_WRITABLE);
     }
 
     /// A page that nobody else has, as if it were a source.

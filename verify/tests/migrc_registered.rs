@@ -124,6 +124,11 @@ mod sync {
     }
 }
 
+mod c {
+    /// loom lets others in anyway.
+    pub fn relax() {}
+}
+
 mod bindings {
     use loom::sync::atomic::{AtomicBool, AtomicI64};
 
@@ -142,9 +147,6 @@ mod bindings {
         pub tlb: Vec<AtomicBool>,
         pub exited: AtomicBool,
     }
-
-    /// loom lets others in anyway.
-    pub unsafe fn migrc_relax() {}
 
     pub unsafe fn migrc_arch_begin(mms: usize) -> bool {
         super::HARDWARE.with_borrow_mut(|hardware| hardware.begin(mms))

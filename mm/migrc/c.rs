@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What C does for migrc, and the numbers that both have.
+
+use crate::eligibility::Deny;
+use kernel::{
+    bindings,
+    safe_c, //
+};
+
+/// Asserts that an enum of Rust has the numbers of one of C: each of them, and as many as C.
+macro_rules! same_as_c {
+    ($type:ident: $count:ident { $($name:ident = $c:ident),* $(,)? }) => {
+        const _: () = {
+            // One that is not listed is missing here.
+            const fn listed(value: $type) -> $type {
+                match value {
+                    $($type::$name => value),*
+                }
+            }
+
+            $(assert!(listed($type::$name) as u32 == bindings::$c);)*
+            assert!([$($type::$name),*].len() == bindings::$count as usize);
+        };
+    };
+}
+
+same_as_c! {
+    Deny: migrc_fact_NR_MIGRC_FACTS {
+        Reason = migrc_fact_MIGRC_REASON,
+        Memory = migrc_fact_MIGRC_MEMORY,
+        Limit = migrc_fact_MIGRC_LIMIT,
+        Mappings = migrc_fact_MIGRC_MAPPINGS,
+        NotFrozen = migrc_fact_MIGRC_NOT_FROZEN,
+        Kind = migrc_fact_MIGRC_KIND,
+        Poisoned = migrc_fact_MIGRC_POISONED,
+        Isolated = migrc_fact_MIGRC_ISOLATED,
+        Writable = migrc_fact_MIGRC_WRITABLE,
+        FlushPending = migrc_fact_MIGRC_FLUSH_PENDING,
+        Shared = migrc_fact_MIGRC_SHARED,
+        Notifier = migrc_fact_MIGRC_NOTIFIER,
+        Block = migrc_fact_MIGRC_BLOCK,
+        Local = migrc_fact_MIGRC_LOCAL,
+        Mixed = migrc_fact_MIGRC_MIXED,
+    }
+}
+
+/// Why a drain runs.
+///
+/// # Invariants
+///
+/// One of `enum migrc_drain_reason` of C.
+#[derive(Clone, Copy)]
+pub(crate) struct DrainReason(bindings::migrc_drain_reason);
+
+impl DrainReason {
+    /// A node has as many pages as it may have.
+    pub(crate) const LIMIT: Self = Self(bindings::migrc_drain_reason_MIGRC_DRAIN_LIMIT);
+    /// Of a folio not all could be deferred.
+    pub(crate) const MIXED: Self = Self(bindings::migrc_drain_reason_MIGRC_DRAIN_MIXED);
+    /// A file changes.
+    pub(crate) const WRITE: Self = Self(bindings::migrc_drain_reason_MIGRC_DRAIN_WRITE);
+    /// Nothing is deferred any more.
+    pub(crate) const OFF: Self = Self(bindings::migrc_drain_reason_MIGRC_DRAIN_OFF);
+
+    /// Of several, a bit each, the last in the list of C.
+    pub(crate) fn last_of(reasons: u32) -> Self {
+        // INVARIANT: `OFF` is the last of them.
+        Self(
+            reasons
+                .checked_ilog2()
+                .map_or(Self::OFF.0, |last| last.min(Self::OFF.0)),
+        )
+    }
+
+    /// Its bit.
+    pub(crate) const fn bit(self) -> u32 {
+        1 << self.0
+    }
+}
+
+const _: () =
+    assert!(DrainReason::OFF.0 + 1 == bindings::migrc_drain_reason_NR_MIGRC_DRAIN_REASONS);
+
+safe_c! {
+    /// A clock for ages.
+    pub(crate) fn now() -> u64 = migrc_now();
+    /// Starts the timer of the first source in a ledger.
+    pub(crate) fn arm() = migrc_arm();
+    /// Stops it.
+    pub(crate) fn disarm() = migrc_disarm();
+    /// Flushes what was deferred and releases all sources. May sleep.
+    pub(crate) fn drain(reason: DrainReason) = migrc_drain(reason.0);
+    /// Waits for a drain that is running. May sleep.
+    pub(crate) fn wait_for_drain() = migrc_wait_for_drain();
+    /// Lets others run. May sleep.
+    pub(crate) fn relax() = migrc_relax();
+    /// Counts pages that had to be flushed.
+    pub(crate) fn account_denied(deny: Deny, pages: usize)
+        = migrc_account_denied(deny as u32, pages);
+    /// Counts a drain that began at `begin`, the oldest source of which came at `since`.
+    pub(crate) fn account_drain(
+        reason: DrainReason, pages: usize, mms: usize, since: u64, begin: u64,
+    ) = migrc_account_drain(reason.0, pages, mms, since, begin);
+}
+
+/// A drain begins. Returns when that was.
+///
+/// # Safety
+///
+/// No other one may be running.
+pub(crate) unsafe fn drain_begin(reason: DrainReason) -> u64 {
+    // SAFETY: By this function's safety requirements.
+    unsafe { bindings::migrc_drain_begin(reason.0) }
+}
+
+/// Whether nobody has write access to the file of `src`; who gets it from now on drains.
+///
+/// # Safety
+///
+/// `src` must be locked.
+pub(crate) unsafe fn freeze(_src: *mut bindings::folio) -> bool {
+    #[cfg(CONFIG_MIGRC_FILE)]
+    // SAFETY: By this function's safety requirements.
+    unsafe {
+        bindings::migrc_freeze(_src)
+    }
+    #[cfg(not(CONFIG_MIGRC_FILE))]
+    false
+}
+
+/// Whether that is still true; it is of a folio that is not of a file.
+///
+/// # Safety
+///
+/// `src` must be locked, and not mapped any more.
+pub(crate) unsafe fn still_frozen(_src: *mut bindings::folio) -> bool {
+    #[cfg(CONFIG_MIGRC_FILE)]
+    // SAFETY: By this function's safety requirements.
+    unsafe {
+        bindings::migrc_still_frozen(_src)
+    }
+    #[cfg(not(CONFIG_MIGRC_FILE))]
+    true
+}
