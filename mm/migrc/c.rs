@@ -95,6 +95,10 @@ safe_c! {
     pub(crate) fn wait_for_drain() = migrc_wait_for_drain();
     /// Lets others run. May sleep.
     pub(crate) fn relax() = migrc_relax();
+    /// Begins to flush. Returns of how many address spaces at most each is to be issued. May sleep.
+    pub(crate) fn arch_begin() -> usize = migrc_arch_begin();
+    /// Issues all address spaces.
+    pub(crate) fn arch_issue_all() = migrc_arch_issue_all();
     /// Counts pages that had to be flushed.
     pub(crate) fn account_denied(deny: Deny, pages: usize)
         = migrc_account_denied(deny as u32, pages);

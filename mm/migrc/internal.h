@@ -69,7 +69,8 @@ bool migrc_still_frozen(struct folio *src);
 
 void migrc_mark(struct migrc_mm *mm);
 void migrc_arch_flush_mm(struct migrc_mm *mm, enum migrc_hook hook);
-bool migrc_arch_begin(unsigned long mms);
+unsigned long migrc_arch_begin(void);
+void migrc_arch_issue_all(void);
 void migrc_arch_issue(struct migrc_mm *mm);
 void migrc_arch_sync(unsigned long mms);
 void migrc_release(struct folio *first, bool held);

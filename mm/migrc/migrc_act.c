@@ -41,23 +41,25 @@ void migrc_arch_flush_mm(struct migrc_mm *mm, enum migrc_hook hook)
 	atomic_long_inc(&migrc_hook_flushes[hook]);
 }
 
-/* Returns whether each mm is to be issued; otherwise, all are. */
-bool migrc_arch_begin(unsigned long mms)
+/* Returns of how many mms at most each is to be issued. Of more, all are. */
+unsigned long migrc_arch_begin(void)
 {
 	/* A drain takes as long as its mms need: nobody may spin for a lock meanwhile. */
 	might_sleep();
 	arch_migrc_begin();
-	if (migrc_skip(MIGRC_HOOK_FLUSH))
-		return false;
-	if (mms <= ARCH_MIGRC_MAX_ASIDS)
-		return true;
-	arch_migrc_issue_all();
-	return false;
+	return ARCH_MIGRC_MAX_ASIDS;
+}
+
+void migrc_arch_issue_all(void)
+{
+	if (!migrc_skip(MIGRC_HOOK_FLUSH))
+		arch_migrc_issue_all();
 }
 
 void migrc_arch_issue(struct migrc_mm *mm)
 {
-	arch_migrc_issue(&migrc_batch, to_mm(mm));
+	if (!migrc_skip(MIGRC_HOOK_FLUSH))
+		arch_migrc_issue(&migrc_batch, to_mm(mm));
 }
 
 void migrc_arch_sync(unsigned long mms)

@@ -245,13 +245,14 @@ pub(crate) fn flush_all(mms: Iter) -> usize {
     if pending == 0 {
         return 0;
     }
-    // SAFETY: A barrier, and where one flush of everything is cheaper, that.
-    let each = unsafe { bindings::migrc_arch_begin(pending) };
-    if each {
+    if pending <= c::arch_begin() {
         for mm in patiently(mms).filter(|mm| mm.seen().is_some()) {
             // SAFETY: Valid by the type invariants.
             unsafe { bindings::migrc_arch_issue(mm.as_raw()) };
         }
+    } else {
+        // One flush of everything is cheaper.
+        c::arch_issue_all();
     }
     // SAFETY: Called by drains only, in process context and with interrupts on.
     unsafe { bindings::migrc_arch_sync(pending) };

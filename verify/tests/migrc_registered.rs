@@ -127,6 +127,14 @@ mod sync {
 mod c {
     /// loom lets others in anyway.
     pub fn relax() {}
+
+    pub fn arch_begin() -> usize {
+        super::HARDWARE.with_borrow(|hardware| hardware.most)
+    }
+
+    pub fn arch_issue_all() {
+        super::HARDWARE.with_borrow_mut(|hardware| hardware.issue_all());
+    }
 }
 
 mod bindings {
@@ -146,10 +154,6 @@ mod bindings {
         pub ptes: Vec<AtomicBool>,
         pub tlb: Vec<AtomicBool>,
         pub exited: AtomicBool,
-    }
-
-    pub unsafe fn migrc_arch_begin(mms: usize) -> bool {
-        super::HARDWARE.with_borrow_mut(|hardware| hardware.begin(mms))
     }
 
     pub unsafe fn migrc_arch_issue(mm: *mut migrc_mm) {
@@ -205,14 +209,10 @@ struct Hardware {
 }
 
 impl Hardware {
-    fn begin(&mut self, mms: usize) -> bool {
-        if mms <= self.most {
-            return true;
-        }
+    fn issue_all(&mut self) {
         let all = self.mms.iter().map(|&mm| Invalidation::begin(mm));
 
         self.running.extend(all);
-        false
     }
 
     fn issue(&mut self, mm: *mut migrc_mm) {
