@@ -7,7 +7,7 @@
 #include <linux/seq_file.h>
 #include <linux/uaccess.h>
 
-#include "../tlb_batch/skip_hook.h"
+#include "../tlb_check/skip_hook.h"
 #include "internal.h"
 
 static u32 migrc_walk_delay_us;

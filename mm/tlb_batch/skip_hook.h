@@ -1,22 +1,3 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-#ifndef _MM_SKIP_HOOK_H
-#define _MM_SKIP_HOOK_H
-
-struct dentry;
-
-/*
- * Hooks that a test can remove.
- *
- * @names: one for each hook
- * @nr: number of hooks, BITS_PER_LONG at most
- * @skipped: a bit for each removed hook
- */
-struct skip_hooks {
-	const char * const *names;
-	unsigned int nr;
-	unsigned long *skipped;
-};
-
-void skip_hook_create(struct dentry *dir, const struct skip_hooks *hooks);
-
-#endif /* _MM_SKIP_HOOK_H */
+/* For mm/hvo/hvo_debug.c, which includes this one. */
+#include "../tlb_check/skip_hook.h"

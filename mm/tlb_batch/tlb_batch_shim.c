@@ -16,7 +16,7 @@
 #include <linux/tlb_batch.h>
 
 #include "../internal.h"
-#include "skip_hook.h"
+#include "../tlb_check/skip_hook.h"
 
 #define CREATE_TRACE_POINTS
 #include <trace/events/tlb_batch.h>
