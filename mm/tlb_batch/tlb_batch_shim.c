@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * What the TLB batch needs from C: the static key and its sysctl, the
- * architecture's operations, counters, tracepoints and fault injection.
+ * architecture's operations, counters and tracepoints.
  * No decision is taken here.
  */
 #include <linux/debugfs.h>
-#include <linux/delay.h>
 #include <linux/init.h>
 #include <linux/lockdep.h>
 #include <linux/mm.h>
@@ -16,7 +15,7 @@
 #include <linux/tlb_batch.h>
 
 #include "../internal.h"
-#include "../tlb_check/skip_hook.h"
+#include "internal.h"
 
 #define CREATE_TRACE_POINTS
 #include <trace/events/tlb_batch.h>
@@ -216,89 +215,13 @@ static int stats_show(struct seq_file *m, void *unused)
 }
 DEFINE_SHOW_ATTRIBUTE(stats);
 
-#ifdef CONFIG_TLB_RS_FAULT_INJECTION
-static const char * const tlb_batch_hook_names[] = {
-	[TLB_BATCH_HOOK_FLUSH]		= "flush",
-	[TLB_BATCH_HOOK_MARK]		= "mark",
-	[TLB_BATCH_HOOK_PUTBACK]	= "putback",
-	[TLB_BATCH_HOOK_SYNC]		= "sync",
-	[TLB_BATCH_HOOK_GEN]		= "gen",
-	[TLB_BATCH_HOOK_HOLD]		= "hold",
-	[TLB_BATCH_HOOK_OPEN]		= "open",
-	[TLB_BATCH_HOOK_LOCK]		= "lock",
-	[TLB_BATCH_HOOK_WAIT]		= "wait",
-	[TLB_BATCH_HOOK_DIRTY]		= "dirty",
-	[TLB_BATCH_HOOK_ENOMEM]		= "enomem",
-	[TLB_BATCH_HOOK_FORK]		= "fork",
-	[TLB_BATCH_HOOK_EXIT]		= "exit",
-};
-
-static unsigned long tlb_batch_skipped;
-static u32 tlb_batch_delay_us;
-static u32 tlb_batch_flush_delay_us;
-
-/* True if a test removed this hook. */
-bool tlb_batch_skip(enum tlb_batch_hook hook)
-{
-	return unlikely(READ_ONCE(tlb_batch_skipped) & BIT(hook));
-}
-
-/*
- * Widens three windows: from the end of a page table walk to the issue, from the last
- * walk to the flush, and before the look for an empty page table.
- */
-void tlb_batch_delay(enum tlb_batch_reason reason)
-{
-	u32 us = 0;
-
-	if (reason == TLB_BATCH_RMAP_END)
-		us = READ_ONCE(tlb_batch_delay_us);
-	else if (reason == TLB_BATCH_FLUSH)
-		us = READ_ONCE(tlb_batch_flush_delay_us);
-	if (us)
-		fsleep(us);
-}
-
-/* What the reading task owes. */
-static int current_show(struct seq_file *m, void *unused)
-{
-	struct tlb_batch *batch = current_tlb_batch();
-	int held = 0;
-
-	while (held < TLB_BATCH_MMS && batch->held[held])
-		held++;
-	seq_printf(m, "ranges %u\nheld %d\nunsynced %d\n", batch->nr, held,
-		   batch->unsynced);
-	return 0;
-}
-DEFINE_SHOW_ATTRIBUTE(current);
-
-static const struct skip_hooks tlb_batch_hooks = {
-	.names		= tlb_batch_hook_names,
-	.nr		= NR_TLB_BATCH_HOOKS,
-	.skipped	= &tlb_batch_skipped,
-};
-
-static void __init fault_injection_init(struct dentry *dir)
-{
-	skip_hook_create(dir, &tlb_batch_hooks);
-	debugfs_create_file("current", 0400, dir, NULL, &current_fops);
-	debugfs_create_u32("delay_us", 0600, dir, &tlb_batch_delay_us);
-	debugfs_create_u32("flush_delay_us", 0600, dir, &tlb_batch_flush_delay_us);
-}
-#else
-static inline void fault_injection_init(struct dentry *dir)
-{
-}
-#endif /* CONFIG_TLB_RS_FAULT_INJECTION */
-
 static int __init tlb_batch_init(void)
 {
 	struct dentry *dir = debugfs_create_dir("tlb_batch", NULL);
 
 	register_sysctl_init("vm", tlb_batch_sysctl_table);
 	debugfs_create_file("stats", 0400, dir, NULL, &stats_fops);
-	fault_injection_init(dir);
+	tlb_batch_faults_init(dir);
 	return 0;
 }
 late_initcall(tlb_batch_init);
