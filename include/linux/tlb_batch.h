@@ -12,36 +12,6 @@
 struct task_struct;
 struct unmapped_folios;
 
-/* Why ranges are issued, or why their completion is waited for. */
-enum tlb_batch_reason {
-	TLB_BATCH_RMAP_END,	/* an rmap_one() callback ends: the mm may go away */
-	TLB_BATCH_MMS_FULL,	/* the same, and no more mms can be held */
-	TLB_BATCH_VA_OPEN,	/* a fault may fill the address once the PTL is dropped */
-	TLB_BATCH_OVERFLOW,	/* the array is full */
-	TLB_BATCH_UNLOCK,	/* reclaim is about to unlock the folio */
-	TLB_BATCH_PUT_BACK,	/* a cleared PTE is about to become valid again */
-	TLB_BATCH_FLUSH,	/* try_to_unmap_flush() */
-	NR_TLB_BATCH_REASONS,
-};
-
-/* Hooks that fault injection can remove: one bit each, see debugfs skip_hook. */
-enum tlb_batch_hook {
-	TLB_BATCH_HOOK_FLUSH,
-	TLB_BATCH_HOOK_MARK,
-	TLB_BATCH_HOOK_PUTBACK,
-	TLB_BATCH_HOOK_SYNC,
-	TLB_BATCH_HOOK_GEN,
-	TLB_BATCH_HOOK_HOLD,
-	TLB_BATCH_HOOK_OPEN,
-	TLB_BATCH_HOOK_LOCK,
-	TLB_BATCH_HOOK_WAIT,
-	TLB_BATCH_HOOK_DIRTY,
-	TLB_BATCH_HOOK_ENOMEM,
-	TLB_BATCH_HOOK_FORK,
-	TLB_BATCH_HOOK_EXIT,
-	NR_TLB_BATCH_HOOKS,
-};
-
 #ifdef CONFIG_TLB_RS_FAULT_INJECTION
 bool tlb_batch_skip(enum tlb_batch_hook hook);
 void tlb_batch_delay(enum tlb_batch_reason reason);
@@ -51,9 +21,7 @@ static inline bool tlb_batch_skip(enum tlb_batch_hook hook)
 	return false;
 }
 
-static inline void tlb_batch_delay(enum tlb_batch_reason reason)
-{
-}
+static inline void tlb_batch_delay(enum tlb_batch_reason reason) { }
 #endif /* CONFIG_TLB_RS_FAULT_INJECTION */
 
 #ifdef CONFIG_RUST_TLB_BATCH
@@ -84,21 +52,10 @@ void tlb_batch_issue_slow(struct tlb_batch *batch, enum tlb_batch_reason reason)
 void tlb_batch_flush_slow(struct tlb_batch *batch, enum tlb_batch_reason reason);
 
 /* mm/tlb_batch/tlb_batch_shim.c */
-void tlb_batch_arch_issue(struct mm_struct *mm, unsigned long start,
-			  unsigned long end, enum tlb_batch_reason reason);
-void tlb_batch_arch_issue_mm(struct mm_struct *mm, unsigned long pages,
-			     enum tlb_batch_reason reason);
-void tlb_batch_arch_evict(struct mm_struct *mm, unsigned long start,
-			  unsigned long end);
-bool tlb_batch_arch_prefers_mm(unsigned long pages);
-bool tlb_batch_arch_flush(struct mm_struct *mm, unsigned long start,
-			  unsigned long end, unsigned long pages,
-			  enum tlb_batch_reason reason);
-void tlb_batch_arch_order(void);
 void tlb_batch_arch_sync(void);
-void tlb_batch_account_evicted(unsigned long ranges, unsigned long pages);
 void tlb_batch_do_trace_add(struct mm_struct *mm, unsigned long start,
 			    unsigned long end);
+void tlb_batch_exit_slow(void);
 
 static __always_inline bool tlb_batch_enabled(void)
 {
@@ -301,9 +258,7 @@ static inline void tlb_batch_walk(bool waits)
 		tlb_batch_let_go(unmapped, waits);
 }
 
-void tlb_batch_exit_slow(void);
-
-/* rule: tlb_batch/owner: a task that dies in an oops has not paid yet */
+/* rule: tlb_batch/owner: a task that owes pays before it returns; this is for an oops */
 static inline void tlb_batch_exit(void)
 {
 	if (unlikely(current_tlb_batch()->unsynced || current_tlb_batch()->held[0]))
@@ -330,46 +285,28 @@ static inline bool tlb_batch_owed(const struct tlb_batch *batch)
 }
 
 static inline void tlb_batch_issue(struct tlb_batch *batch,
-				   enum tlb_batch_reason reason)
-{
-}
+				   enum tlb_batch_reason reason) { }
 
-static inline void tlb_batch_hold(struct tlb_batch *batch, struct mm_struct *mm)
-{
-}
+static inline void tlb_batch_hold(struct tlb_batch *batch, struct mm_struct *mm) { }
 
 static inline bool tlb_batch_flush(struct tlb_batch *batch)
 {
 	return false;
 }
 
-static inline void tlb_batch_put_back(struct tlb_batch *batch)
-{
-}
+static inline void tlb_batch_put_back(struct tlb_batch *batch) { }
 
-static inline void tlb_batch_unlock_large(struct tlb_batch *batch)
-{
-}
+static inline void tlb_batch_unlock_large(struct tlb_batch *batch) { }
 
-static inline void tlb_batch_check_put_back(const struct tlb_batch *batch)
-{
-}
+static inline void tlb_batch_check_put_back(const struct tlb_batch *batch) { }
 
-static inline void tlb_batch_keep(struct unmapped_folios *unmapped)
-{
-}
+static inline void tlb_batch_keep(struct unmapped_folios *unmapped) { }
 
-static inline void tlb_batch_walk(bool waits)
-{
-}
+static inline void tlb_batch_walk(bool waits) { }
 
-static inline void tlb_batch_fork(struct task_struct *child)
-{
-}
+static inline void tlb_batch_fork(struct task_struct *child) { }
 
-static inline void tlb_batch_exit(void)
-{
-}
+static inline void tlb_batch_exit(void) { }
 #endif /* CONFIG_RUST_TLB_BATCH */
 
 #endif /* _LINUX_TLB_BATCH_H */

@@ -6,6 +6,46 @@
 
 struct mm_struct;
 
+/* Why ranges are issued, or why their completion is waited for, and its name. */
+#define TLB_BATCH_REASONS(EM)									\
+	EM(RMAP_END, "rmap_end")	/* an rmap_one() callback ends: the mm may go away */	\
+	EM(MMS_FULL, "mms_full")	/* the same, and no more mms can be held */		\
+	EM(VA_OPEN, "va_open")	/* a fault may fill the address once the PTL is dropped */	\
+	EM(OVERFLOW, "overflow")	/* the array is full */					\
+	EM(UNLOCK, "unlock")	/* reclaim is about to unlock the folio */			\
+	EM(PUT_BACK, "put_back")	/* a cleared PTE is about to become valid again */	\
+	EM(FLUSH, "flush")	/* try_to_unmap_flush() */
+
+enum tlb_batch_reason {
+#define TLB_BATCH_EM(reason, name)	TLB_BATCH_##reason,
+	TLB_BATCH_REASONS(TLB_BATCH_EM)
+#undef TLB_BATCH_EM
+	NR_TLB_BATCH_REASONS
+};
+
+/* Hooks that fault injection can remove: one bit each, see debugfs skip_hook. */
+#define TLB_BATCH_HOOKS(EM)	\
+	EM(FLUSH, "flush")	\
+	EM(MARK, "mark")	\
+	EM(PUTBACK, "putback")	\
+	EM(SYNC, "sync")	\
+	EM(GEN, "gen")		\
+	EM(HOLD, "hold")	\
+	EM(OPEN, "open")	\
+	EM(LOCK, "lock")	\
+	EM(WAIT, "wait")	\
+	EM(DIRTY, "dirty")	\
+	EM(ENOMEM, "enomem")	\
+	EM(FORK, "fork")	\
+	EM(EXIT, "exit")
+
+enum tlb_batch_hook {
+#define TLB_BATCH_EM(hook, name)	TLB_BATCH_HOOK_##hook,
+	TLB_BATCH_HOOKS(TLB_BATCH_EM)
+#undef TLB_BATCH_EM
+	NR_TLB_BATCH_HOOKS
+};
+
 /*
  * The array lives in task_struct, because the page table lock forbids to allocate.
  * Neighbours become one range.  Only pages without neighbours fill more than a few

@@ -10,19 +10,9 @@
 #include "internal.h"
 
 static const char * const tlb_batch_hook_names[] = {
-	[TLB_BATCH_HOOK_FLUSH]		= "flush",
-	[TLB_BATCH_HOOK_MARK]		= "mark",
-	[TLB_BATCH_HOOK_PUTBACK]	= "putback",
-	[TLB_BATCH_HOOK_SYNC]		= "sync",
-	[TLB_BATCH_HOOK_GEN]		= "gen",
-	[TLB_BATCH_HOOK_HOLD]		= "hold",
-	[TLB_BATCH_HOOK_OPEN]		= "open",
-	[TLB_BATCH_HOOK_LOCK]		= "lock",
-	[TLB_BATCH_HOOK_WAIT]		= "wait",
-	[TLB_BATCH_HOOK_DIRTY]		= "dirty",
-	[TLB_BATCH_HOOK_ENOMEM]		= "enomem",
-	[TLB_BATCH_HOOK_FORK]		= "fork",
-	[TLB_BATCH_HOOK_EXIT]		= "exit",
+#define EM(hook, name)	name,
+	TLB_BATCH_HOOKS(EM)
+#undef EM
 };
 
 static unsigned long tlb_batch_skipped;

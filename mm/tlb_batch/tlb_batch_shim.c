@@ -183,16 +183,10 @@ static const struct ctl_table tlb_batch_sysctl_table[] = {
 };
 
 static const char * const tlb_batch_reason_names[] = {
-	[TLB_BATCH_RMAP_END]	= "rmap_end",
-	[TLB_BATCH_MMS_FULL]	= "mms_full",
-	[TLB_BATCH_VA_OPEN]	= "va_open",
-	[TLB_BATCH_OVERFLOW]	= "overflow",
-	[TLB_BATCH_UNLOCK]	= "unlock",
-	[TLB_BATCH_PUT_BACK]	= "put_back",
-	[TLB_BATCH_FLUSH]	= "flush",
+#define EM(reason, name)	name,
+	TLB_BATCH_REASONS(EM)
+#undef EM
 };
-
-static_assert(ARRAY_SIZE(tlb_batch_reason_names) == NR_TLB_BATCH_REASONS);
 
 static int stats_show(struct seq_file *m, void *unused)
 {

@@ -9,13 +9,17 @@
 #include <linux/tlb_batch.h>
 #include <linux/tracepoint.h>
 
-TRACE_DEFINE_ENUM(TLB_BATCH_RMAP_END);
-TRACE_DEFINE_ENUM(TLB_BATCH_MMS_FULL);
-TRACE_DEFINE_ENUM(TLB_BATCH_VA_OPEN);
-TRACE_DEFINE_ENUM(TLB_BATCH_OVERFLOW);
-TRACE_DEFINE_ENUM(TLB_BATCH_UNLOCK);
-TRACE_DEFINE_ENUM(TLB_BATCH_PUT_BACK);
-TRACE_DEFINE_ENUM(TLB_BATCH_FLUSH);
+#undef EM
+#define EM(reason, name)	TRACE_DEFINE_ENUM(TLB_BATCH_##reason);
+TLB_BATCH_REASONS(EM)
+#undef EM
+
+/* A list without the comma in front: what reads the format expects none at its end, either. */
+#define tlb_batch_symbols_of(first, ...)	__VA_ARGS__
+#define tlb_batch_symbols(list)		tlb_batch_symbols_of(list)
+#define tlb_batch_symbol(reason, name), { TLB_BATCH_##reason, name }
+#define show_tlb_batch_reason(reason)					\
+	__print_symbolic(reason, tlb_batch_symbols(TLB_BATCH_REASONS(tlb_batch_symbol)))
 
 /* A run of PTEs was cleared; its invalidation is owed. */
 TRACE_EVENT(tlb_batch_add,
@@ -56,15 +60,7 @@ TRACE_EVENT(tlb_batch_flush,
 		__entry->reason = reason;
 	),
 	TP_printk("mm=%p start=0x%lx pages=%lu reason=%s", __entry->mm,
-		  __entry->start, __entry->pages,
-		  __print_symbolic(__entry->reason,
-				   { TLB_BATCH_RMAP_END, "rmap_end" },
-				   { TLB_BATCH_MMS_FULL, "mms_full" },
-				   { TLB_BATCH_VA_OPEN, "va_open" },
-				   { TLB_BATCH_OVERFLOW, "overflow" },
-				   { TLB_BATCH_UNLOCK, "unlock" },
-				   { TLB_BATCH_PUT_BACK, "put_back" },
-				   { TLB_BATCH_FLUSH, "flush" }))
+		  __entry->start, __entry->pages, show_tlb_batch_reason(__entry->reason))
 );
 
 #endif /* _TRACE_TLB_BATCH_H */
