@@ -4,8 +4,9 @@
 
 /// Declares safe functions, each of which calls one C function.
 ///
-/// The C function must be defined for all arguments that the types of the Rust function allow, and
-/// in all contexts that its documentation names.
+/// Only what asks nothing of its caller belongs here: a C function that is defined for all
+/// arguments that the types of the Rust function allow, in all contexts that its documentation
+/// names. It has as many arguments as the Rust function.
 ///
 /// # Examples
 ///
@@ -27,8 +28,11 @@ macro_rules! safe_c {
         $(#[$meta])*
         #[inline]
         $vis fn $name($($arg: $type),*) $(-> $ret)? {
+            // What is unsafe in a value would need a block of its own.
+            let ($($arg,)*) = ($($value,)*);
+
             // SAFETY: It asks nothing of its caller, or it would not be listed.
-            unsafe { $crate::bindings::$c($($value),*) }
+            unsafe { $crate::bindings::$c($($arg),*) }
         }
     )*};
 }

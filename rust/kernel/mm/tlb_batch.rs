@@ -7,13 +7,15 @@
 //! per page. None can be lost: what leaves the batch must be issued, and a batch that goes out of
 //! scope flushes itself.
 //!
-//! C header: [`include/linux/tlb_batch.h`](srctree/include/linux/tlb_batch.h)
+//! C headers: [`include/linux/tlb_batch.h`](srctree/include/linux/tlb_batch.h),
+//! `mm/tlb_batch/internal.h`
 
 use crate::{
     bindings,
     mm::Mm,
     page::PAGE_SIZE,
     prelude::*,
+    safe_c,
     sync::aref::ARef,
     task::might_sleep,
     types::NotThreadSafe, //
@@ -100,6 +102,15 @@ impl Reason {
     }
 }
 
+safe_c! {
+    /// Orders what was cleared before what the caller writes next.
+    fn order() = tlb_batch_arch_order();
+    /// Whether an invalidation of the address space is cheaper than one of so many pages.
+    fn prefers_mm(pages: usize) -> bool = tlb_batch_arch_prefers_mm(pages);
+    /// Counts what was issued for lack of room. In process context.
+    fn account_evicted(ranges: usize, pages: usize) = tlb_batch_account_evicted(ranges, pages);
+}
+
 /// Issues invalidations to the hardware, which accounts them to a reason.
 struct Hardware(Reason);
 
@@ -124,8 +135,7 @@ impl Tlb<MmPtr> for Hardware {
 
     #[inline]
     fn prefers_mm(&self, bytes: usize) -> bool {
-        // SAFETY: Compares a number.
-        unsafe { bindings::tlb_batch_arch_prefers_mm(bytes / PAGE_SIZE) }
+        prefers_mm(bytes / PAGE_SIZE)
     }
 
     #[inline]
@@ -250,8 +260,7 @@ impl<'mm> TlbBatch<'mm> {
         if range.start >= range.end || (range.start | range.end) % PAGE_SIZE != 0 {
             return Err(EINVAL);
         }
-        // SAFETY: A barrier may be executed anywhere.
-        unsafe { bindings::tlb_batch_arch_order() };
+        order();
         // INVARIANT: `mm` is borrowed for `'mm`.
         // SAFETY: As above, so it is alive for as long as the batch.
         unsafe { self.add_raw(mm.as_raw(), range.start, range.end) };
@@ -352,8 +361,7 @@ impl<'mm> TlbBatch<'mm> {
 
         let (evicted, bytes) = self.ranges.take_evicted();
         if evicted != 0 {
-            // SAFETY: Adds to counters, in process context.
-            unsafe { bindings::tlb_batch_account_evicted(evicted as usize, bytes / PAGE_SIZE) };
+            account_evicted(evicted as usize, bytes / PAGE_SIZE);
         }
     }
 }
