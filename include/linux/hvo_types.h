@@ -44,11 +44,11 @@ struct hvo_window {
 };
 
 /* Who asks for changes, and its name. */
-#define HVO_REASONS(EM)							\
-	EM(SPLIT, "split")	/* blocks that map vmemmap become page tables */	\
-	EM(OPTIMIZE, "optimize")					\
-	EM(RESTORE, "restore")						\
-	EM(DEMOTE, "demote")	/* one optimised folio becomes several smaller ones */
+#define HVO_REASONS(EM) \
+	EM(SPLIT, "split")		/* blocks that map vmemmap become page tables */ \
+	EM(OPTIMIZE, "optimize") \
+	EM(RESTORE, "restore") \
+	EM(DEMOTE, "demote")		/* one optimised folio becomes several smaller ones */
 
 enum hvo_reason {
 #define EM(reason, name)	HVO_##reason,

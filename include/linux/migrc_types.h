@@ -8,68 +8,68 @@
  * What speaks against a deferral, and its name; mm/migrc/eligibility.rs has the same
  * numbers. Those of a folio come first, those of a mapping follow.
  */
-#define MIGRC_FACTS(EM)										\
-	EM(REASON, "reason")		/* who migrates needs the source at once */		\
-	EM(MEMORY, "memory")		/* the task reclaims, or the zone is short of memory */	\
-	EM(LIMIT, "limit")		/* larger than all that may be deferred */		\
-	EM(MAPPINGS, "mappings")	/* in more page tables than a drain should flush */	\
-	EM(NOT_FROZEN, "not_frozen")	/* the content can change without a PTE */		\
-	EM(KIND, "kind")		/* hugetlb, device memory, mapped by a PMD */		\
-	EM(POISONED, "poisoned")	/* a page of it is */					\
-	EM(ISOLATED, "isolated")	/* page blocks of its zone are being emptied */		\
-	EM(WRITABLE, "writable")	/* a TLB may let somebody write */			\
-	EM(FLUSH_PENDING, "flush_pending")	/* a TLB may still let somebody write */	\
-	EM(SHARED, "shared")		/* the PTE may become writable without a fault */	\
-	EM(NOTIFIER, "notifier")	/* others walk this page table */			\
-	EM(BLOCK, "block")		/* a TLB may hold it as part of a larger block */	\
-	EM(LOCAL, "local")		/* no other CPU needed a flush */			\
-	EM(MIXED, "mixed")		/* some could be deferred, others made a drain necessary */
+#define MIGRC_FACTS(EM) \
+	EM(REASON, "reason")		/* the caller needs the source at once */ \
+	EM(MEMORY, "memory")		/* the task reclaims, or the zone is short of memory */ \
+	EM(LIMIT, "limit")		/* larger than all that may be deferred */ \
+	EM(MAPPINGS, "mappings")	/* in more page tables than a drain should flush */ \
+	EM(NOT_FROZEN, "not_frozen")	/* the content can change without a PTE */ \
+	EM(KIND, "kind")		/* hugetlb, device memory, mapped by a PMD */ \
+	EM(POISONED, "poisoned")	/* a page of the folio is poisoned */ \
+	EM(ISOLATED, "isolated")	/* page blocks of its zone are being emptied */ \
+	EM(WRITABLE, "writable")	/* the entry was writable */ \
+	EM(FLUSH_PENDING, "flush_pending") /* permissions are being taken away */ \
+	EM(SHARED, "shared")		/* the PTE may become writable without a fault */ \
+	EM(NOTIFIER, "notifier")	/* a device or a guest walks this page table */ \
+	EM(BLOCK, "block")		/* a TLB may hold it as part of a larger block */ \
+	EM(LOCAL, "local")		/* no other CPU needed a flush */ \
+	EM(MIXED, "mixed")		/* some were deferred, then another mapping forbade it */
 
 /* Why a drain runs. Of several reasons, the last is counted. */
-#define MIGRC_DRAIN_REASONS(EM)									\
-	EM(AGE, "age")			/* the oldest has waited for long enough */		\
-	EM(LIMIT, "limit")		/* as many pages of a node as there may be */		\
-	EM(PRESSURE, "pressure")	/* an allocation would have to reclaim */		\
-	EM(KSWAPD, "kswapd")		/* kswapd is about to look at the watermarks */		\
-	EM(ISOLATE, "isolate")		/* page blocks or per-CPU lists are to be emptied */	\
-	EM(POISON, "poison")		/* memory failure looks at a page */			\
-	EM(MIXED, "mixed")		/* of a folio not all could be deferred after all */	\
-	EM(WRITE, "write")		/* a file may be written to, or is zeroed */		\
-	EM(OFF, "off")			/* vm.migrc_enable=0, and what came too late for it */
+#define MIGRC_DRAIN_REASONS(EM) \
+	EM(AGE, "age")			/* the oldest source has waited for long enough */ \
+	EM(LIMIT, "limit")		/* a node holds as many pages as it may */ \
+	EM(PRESSURE, "pressure")	/* an allocation would have to reclaim */ \
+	EM(KSWAPD, "kswapd")		/* kswapd is about to look at the watermarks */ \
+	EM(ISOLATE, "isolate")		/* page blocks or per-CPU lists are to be emptied */ \
+	EM(POISON, "poison")		/* memory failure looks at a page */ \
+	EM(MIXED, "mixed")		/* not all mappings of a folio could be deferred */ \
+	EM(WRITE, "write")		/* a file may be written to, or is zeroed */ \
+	EM(OFF, "off")			/* vm.migrc_enable=0, or a source that came after it */
 
 /*
  * Rules and hooks. Fault injection can remove them: one bit each, see debugfs
  * skip_hook. The first ones flush one mm, and are counted.
  */
-#define MIGRC_HOOKS(EM)										\
-	EM(RANGE, "range")	/* entries of a range change or go away */			\
-	EM(REUSE, "reuse")	/* a fault makes the page writable */				\
-	EM(SWAPIN, "swapin")	/* a page from swap is mapped writable */			\
-	EM(FORCE, "force")	/* somebody writes to read-only memory */			\
-	EM(PROTNONE, "protnone")	/* migration makes an entry inaccessible */		\
-	EM(TYPE, "type")	/* or of another memory type */					\
-	EM(WRITABLE, "writable")	/* nothing that was writable */				\
-	EM(PENDING, "pending")	/* nor where TLBs may have permissions that go away */		\
-	EM(FORK, "fork")	/* a fork takes write permission away */			\
-	EM(FILE, "file")	/* private memory, and files that nobody can write to */	\
-	EM(RECHECK, "recheck")	/* the same once the walk is over */				\
-	EM(WRITE, "write")	/* who gets write access to a file drains */			\
-	EM(CHANGE, "change")	/* who changes a file without it does, too */			\
-	EM(NOTIFIER, "notifier")	/* no memory that devices or guests walk to */		\
-	EM(CLEAN, "clean")	/* what was written to keeps write permission */		\
-	EM(PAUSE, "pause")	/* nor is it taken away where that costs more than it saves */	\
-	EM(HINT, "hint")	/* a reader's NUMA hinting fault does not give it back */	\
-	EM(MIXED, "mixed")	/* nothing of a folio that some mapping may write to */		\
-	EM(RECORD, "record")	/* the ledger gets the source */				\
-	EM(EXIT, "exit")	/* an mm that exits leaves the list */				\
-	EM(FLUSH, "flush")	/* a drain flushes */						\
-	EM(OFF, "off")		/* nothing is added once vm.migrc_enable is 0 */		\
-	EM(PRESSURE, "pressure")	/* an allocation drains */				\
-	EM(KSWAPD, "kswapd")	/* kswapd drains */						\
-	EM(ISOLATE, "isolate")	/* who empties page blocks drains */				\
-	EM(POISON, "poison")	/* memory failure drains */					\
-	EM(DISARM, "disarm")	/* a drain stops the timer of what it drains */			\
-	EM(WORKER, "worker")	/* a worker drains, not who wants it */
+#define MIGRC_HOOKS(EM) \
+	EM(RANGE, "range")		/* entries of a range change or go away */ \
+	EM(REUSE, "reuse")		/* a fault makes the page writable */ \
+	EM(SWAPIN, "swapin")		/* a page from swap is mapped writable */ \
+	EM(FORCE, "force")		/* a caller writes to read-only memory */ \
+	EM(PROTNONE, "protnone")	/* migration makes an entry inaccessible */ \
+	EM(TYPE, "type")		/* migration maps an entry of another memory type */ \
+	EM(WRITABLE, "writable")	/* deny what was writable */ \
+	EM(PENDING, "pending")		/* deny while permissions are taken away */ \
+	EM(FORK, "fork")		/* a fork takes write permission away */ \
+	EM(FILE, "file")		/* deny shmem, and files that a task may write to */ \
+	EM(RECHECK, "recheck")		/* look for writers again after the walk */ \
+	EM(WRITE, "write")		/* write access to a file drains */ \
+	EM(CHANGE, "change")		/* a change without write access drains */ \
+	EM(NOTIFIER, "notifier")	/* deny memory that devices or guests walk to */ \
+	EM(CLEAN, "clean")		/* a page that was written to keeps write permission */ \
+	EM(PAUSE, "pause")		/* so does one in an mm where faults cost too much */ \
+	EM(HINT, "hint")		/* a reader's NUMA hinting fault does not give it back */ \
+	EM(MIXED, "mixed")		/* deny a folio that some mapping may write to */ \
+	EM(RECORD, "record")		/* the ledger gets the source */ \
+	EM(EXIT, "exit")		/* an mm that exits leaves the list */ \
+	EM(FLUSH, "flush")		/* a drain flushes */ \
+	EM(OFF, "off")			/* nothing is added once vm.migrc_enable is 0 */ \
+	EM(PRESSURE, "pressure")	/* an allocation drains */ \
+	EM(KSWAPD, "kswapd")		/* kswapd drains */ \
+	EM(ISOLATE, "isolate")		/* a task that empties page blocks drains */ \
+	EM(POISON, "poison")		/* memory failure drains */ \
+	EM(DISARM, "disarm")		/* a drain stops the timer of its sources */ \
+	EM(WORKER, "worker")		/* a worker drains, not the caller */
 
 enum migrc_fact {
 #define MIGRC_EM(fact, name)		MIGRC_##fact,

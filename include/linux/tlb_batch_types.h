@@ -7,14 +7,14 @@
 struct mm_struct;
 
 /* Why ranges are issued, or why their completion is waited for, and its name. */
-#define TLB_BATCH_REASONS(EM)									\
-	EM(RMAP_END, "rmap_end")	/* an rmap_one() callback ends: the mm may go away */	\
-	EM(MMS_FULL, "mms_full")	/* the same, and no more mms can be held */		\
-	EM(VA_OPEN, "va_open")	/* a fault may fill the address once the PTL is dropped */	\
-	EM(OVERFLOW, "overflow")	/* the array is full */					\
-	EM(UNLOCK, "unlock")	/* reclaim is about to unlock the folio */			\
-	EM(PUT_BACK, "put_back")	/* a cleared PTE is about to become valid again */	\
-	EM(FLUSH, "flush")	/* try_to_unmap_flush() */
+#define TLB_BATCH_REASONS(EM) \
+	EM(RMAP_END, "rmap_end")	/* an rmap_one() callback ends: the mm may go away */ \
+	EM(MMS_FULL, "mms_full")	/* the same, and no more mms can be held */ \
+	EM(VA_OPEN, "va_open")		/* a fault may fill the address once the PTL is dropped */ \
+	EM(OVERFLOW, "overflow")	/* the array is full */ \
+	EM(UNLOCK, "unlock")		/* reclaim is about to unlock the folio */ \
+	EM(PUT_BACK, "put_back")	/* a cleared PTE is about to become valid again */ \
+	EM(FLUSH, "flush")		/* try_to_unmap_flush() */
 
 enum tlb_batch_reason {
 #define TLB_BATCH_EM(reason, name)	TLB_BATCH_##reason,
@@ -24,19 +24,19 @@ enum tlb_batch_reason {
 };
 
 /* Hooks that fault injection can remove: one bit each, see debugfs skip_hook. */
-#define TLB_BATCH_HOOKS(EM)	\
-	EM(FLUSH, "flush")	\
-	EM(MARK, "mark")	\
-	EM(PUTBACK, "putback")	\
-	EM(SYNC, "sync")	\
-	EM(GEN, "gen")		\
-	EM(HOLD, "hold")	\
-	EM(OPEN, "open")	\
-	EM(LOCK, "lock")	\
-	EM(WAIT, "wait")	\
-	EM(DIRTY, "dirty")	\
-	EM(ENOMEM, "enomem")	\
-	EM(FORK, "fork")	\
+#define TLB_BATCH_HOOKS(EM) \
+	EM(FLUSH, "flush") \
+	EM(MARK, "mark") \
+	EM(PUTBACK, "putback") \
+	EM(SYNC, "sync") \
+	EM(GEN, "gen") \
+	EM(HOLD, "hold") \
+	EM(OPEN, "open") \
+	EM(LOCK, "lock") \
+	EM(WAIT, "wait") \
+	EM(DIRTY, "dirty") \
+	EM(ENOMEM, "enomem") \
+	EM(FORK, "fork") \
 	EM(EXIT, "exit")
 
 enum tlb_batch_hook {
