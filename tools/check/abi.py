@@ -44,7 +44,8 @@ def names(root):
     found = set()
     for file in (f for d in KERNEL for f in (root / d).rglob("*") if f.suffix in (".c", ".h")):
         path = file.relative_to(root).as_posix()
-        module = next((m for m in ("tlb_batch", "migrc", "hvo", "pause", "gic") if m in path), "common")
+        module = next((m for m in ("tlb_batch", "migrc", "hvo", "pause", "gic") if m in path.replace("tlb_check", "tlb_batch")),
+                      "common")
         text = uncommented(file.read_text(encoding="utf-8"))
         for what, where, pattern in PATTERNS:
             if re.search(where, path):
