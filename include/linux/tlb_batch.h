@@ -53,8 +53,7 @@ void tlb_batch_flush_slow(struct tlb_batch *batch, enum tlb_batch_reason reason)
 
 /* mm/tlb_batch/tlb_batch_shim.c */
 void tlb_batch_arch_sync(void);
-void tlb_batch_do_trace_add(struct mm_struct *mm, unsigned long start,
-			    unsigned long end);
+void tlb_batch_do_trace_add(struct mm_struct *mm, unsigned long start, unsigned long end);
 void tlb_batch_exit_slow(void);
 
 static __always_inline bool tlb_batch_enabled(void)
@@ -131,8 +130,7 @@ static inline bool tlb_batch_owed(const struct tlb_batch *batch)
  *
  * Context: any in which the mms of the batch are alive, PTL held or not.
  */
-static inline void tlb_batch_issue(struct tlb_batch *batch,
-				   enum tlb_batch_reason reason)
+static inline void tlb_batch_issue(struct tlb_batch *batch, enum tlb_batch_reason reason)
 {
 	if (!tlb_batch_owed(batch))
 		return;
@@ -284,8 +282,7 @@ static inline bool tlb_batch_owed(const struct tlb_batch *batch)
 	return false;
 }
 
-static inline void tlb_batch_issue(struct tlb_batch *batch,
-				   enum tlb_batch_reason reason) { }
+static inline void tlb_batch_issue(struct tlb_batch *batch, enum tlb_batch_reason reason) { }
 
 static inline void tlb_batch_hold(struct tlb_batch *batch, struct mm_struct *mm) { }
 

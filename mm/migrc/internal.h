@@ -45,8 +45,7 @@ struct migrc_mapping_facts {
 /* --- migrc_main.rs --- */
 
 int migrc_rust_init(unsigned int nodes);
-bool migrc_begin(struct migrc_walk *walk, struct folio *src,
-		 const struct migrc_folio_facts *facts);
+bool migrc_begin(struct migrc_walk *walk, struct folio *src, const struct migrc_folio_facts *facts);
 bool migrc_meet(struct migrc_walk *walk, struct migrc_mm *mm,
 		const struct migrc_mapping_facts *facts);
 bool migrc_end(struct migrc_walk *walk, struct folio *src, unsigned long pages, bool mixes);
@@ -95,8 +94,7 @@ DECLARE_PER_CPU(unsigned long, migrc_protected);
 extern atomic_long_t migrc_hook_flushes[NR_MIGRC_FLUSH_HOOKS];
 extern const char * const migrc_hook_names[NR_MIGRC_HOOKS];
 
-unsigned long migrc_account_added(struct folio *folio, unsigned int node,
-				  unsigned long pages);
+unsigned long migrc_account_added(struct folio *folio, unsigned int node, unsigned long pages);
 void migrc_account_denied(enum migrc_fact reason, unsigned long pages);
 void migrc_account_drain(enum migrc_drain_reason reason, unsigned long pages,
 			 unsigned long mms, u64 since, u64 begin);

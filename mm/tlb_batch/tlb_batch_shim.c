@@ -80,9 +80,8 @@ void tlb_batch_arch_issue_mm(struct mm_struct *mm, unsigned long pages,
 	issued(mm, 0, pages, reason);
 }
 
-/* A batch without neighbours evicts each page, so it counts them later, all at once. */
-void tlb_batch_arch_evict(struct mm_struct *mm, unsigned long start,
-			  unsigned long end)
+/* There may be one for each page, so they are counted later, and all at once. */
+void tlb_batch_arch_evict(struct mm_struct *mm, unsigned long start, unsigned long end)
 {
 	/* rule: tlb_batch/flush: the batch has no room for this range, so it is due now */
 	if (!tlb_batch_skip(TLB_BATCH_HOOK_FLUSH))
@@ -103,9 +102,8 @@ bool tlb_batch_arch_prefers_mm(unsigned long pages)
 	return arch_tlb_batch_prefers_mm(pages);
 }
 
-bool tlb_batch_arch_flush(struct mm_struct *mm, unsigned long start,
-			  unsigned long end, unsigned long pages,
-			  enum tlb_batch_reason reason)
+bool tlb_batch_arch_flush(struct mm_struct *mm, unsigned long start, unsigned long end,
+			  unsigned long pages, enum tlb_batch_reason reason)
 {
 	/* A test that removes one of the steps needs both of them apart. */
 	if (tlb_batch_skip(TLB_BATCH_HOOK_FLUSH) ||
@@ -130,8 +128,7 @@ void tlb_batch_arch_sync(void)
 	arch_tlbbatch_flush(&current->tlb_ubc.arch);
 }
 
-void tlb_batch_do_trace_add(struct mm_struct *mm, unsigned long start,
-			    unsigned long end)
+void tlb_batch_do_trace_add(struct mm_struct *mm, unsigned long start, unsigned long end)
 {
 	trace_tlb_batch_add(mm, start, end);
 }
