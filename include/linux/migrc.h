@@ -13,6 +13,8 @@
 #include <linux/mm_types.h>
 #include <linux/rmap.h>
 
+struct migrc_mm;
+
 /* mm/migrc/migrc_debug.c */
 #ifdef CONFIG_MIGRC_DEBUG
 void migrc_debug_moved(struct folio *dst, struct folio *src);
