@@ -63,6 +63,7 @@ use ledger::{
 use readmostly::Credit;
 use registered::{
     flush_all,
+    Drainer,
     Iter,
     Registered,
     RegisteredMm, //
@@ -76,6 +77,16 @@ use walk::{
 #[inline(always)]
 fn unflushed_dropped() {
     build_error!("sources of migrations are dropped without a flush");
+}
+
+#[inline(always)]
+fn permit_dropped() {
+    build_error!("a deferral is allowed, and not counted");
+}
+
+#[inline(always)]
+fn removed_dropped() {
+    build_error!("an address space is removed, and a drain is not waited for");
 }
 
 impl Chain for FolioChain {
@@ -117,18 +128,18 @@ global_lock! {
 /// For these a drain flushes even if there is no source in the ledgers: it is in none yet.
 const WITHOUT_SOURCES: u32 = DrainReason::MIXED.bit() | DrainReason::WRITE.bit();
 
-/// The address spaces of the drain that is running. Who exits waits for it before it frees one.
-struct Drained(Iter);
+/// The address spaces that are in the list when a drain has taken the sources.
+struct Drained<'d>(Iter<'d>);
 
-impl Drained {
-    fn new() -> Self {
-        // SAFETY: What is removed from the list stays valid as long as a drain is running. There is
-        // one at a time.
-        Self(unsafe { MMS.lock().iter() })
+impl<'d> Drained<'d> {
+    fn new(drainer: &'d Drainer) -> Self {
+        Self(MMS.lock().iter(drainer))
     }
 }
 
-impl Mms for Drained {
+// SAFETY: An address space is in the list before a deferral is counted in it, and leaves it when no
+// CPU uses its translations any more.
+unsafe impl Mms for Drained<'_> {
     #[inline]
     fn flush_all(&mut self) -> usize {
         flush_all(self.0)
@@ -157,6 +168,9 @@ fn ledgers() -> impl Iterator<Item = &'static NodeLedger> {
 unsafe extern "C" fn migrc_run_drain(reasons: u32) {
     let mut unflushed = Unflushed::new();
     let reason = DrainReason::last_of(reasons);
+    // SAFETY: Nobody else is here. An address space is not freed before `migrc_unregister()` has
+    // waited for this.
+    let drainer = unsafe { Drainer::new() };
 
     // SAFETY: Nobody else is here.
     let begin = unsafe { c::drain_begin(reason) };
@@ -170,15 +184,15 @@ unsafe extern "C" fn migrc_run_drain(reasons: u32) {
     let late = take(&mut *LATE.lock());
     // rule: migrc/flush: CPUs may read these sources until they are flushed
     match unflushed.some() {
-        Some(unflushed) => release(unflushed, reason, begin, true),
+        Some(unflushed) => release(unflushed, &drainer, reason, begin, true),
         None if reasons & WITHOUT_SOURCES != 0 => {
-            let mms = Drained::new().flush_all();
+            let mms = Drained::new(&drainer).flush_all();
             c::account_drain(reason, 0, mms, c::now(), begin);
         }
         None => {}
     }
     if let Some(late) = late.some() {
-        release(late, DrainReason::OFF, begin, false);
+        release(late, &drainer, DrainReason::OFF, begin, false);
     }
 }
 
@@ -190,8 +204,14 @@ fn drain_late(source: MigratedSource, pages: usize) {
 
 /// The end of a drain.
 #[inline(always)]
-fn release(unflushed: Unflushed<FolioChain>, reason: DrainReason, begin: u64, held: bool) {
-    let flushed = unflushed.flush(&mut Drained::new());
+fn release(
+    unflushed: Unflushed<FolioChain>,
+    drainer: &Drainer,
+    reason: DrainReason,
+    begin: u64,
+    held: bool,
+) {
+    let flushed = unflushed.flush(&mut Drained::new(drainer));
 
     let (pages, mms, since) = (flushed.pages, flushed.mms, flushed.since);
     // SAFETY: The witness says that no TLB leads to them.
@@ -252,9 +272,11 @@ unsafe fn walk_of<'a>(walk: *mut bindings::migrc_walk) -> &'a mut Walk {
 /// # Safety
 ///
 /// `mm` must be alive, and the page table lock be held under which its entries were cleared.
-unsafe fn mark(mm: *mut bindings::migrc_mm, _permit: Permit) {
+#[inline(always)]
+unsafe fn mark(mm: *mut bindings::migrc_mm, permit: Permit) {
     // SAFETY: By the safety requirements.
     unsafe { bindings::migrc_mark(mm) };
+    permit.counted();
 }
 
 fn caller(reason: bindings::migrate_reason) -> Caller {
@@ -413,8 +435,9 @@ unsafe extern "C" fn migrc_register(mm: *mut bindings::migrc_mm) {
 unsafe extern "C" fn migrc_unregister(mm: *mut bindings::migrc_mm) {
     // SAFETY: By this function's safety requirements; only drains walk the list, and `mm` is not
     // freed before the one is over that may have met it.
-    unsafe { MMS.lock().remove(mm) };
-    c::wait_for_drain();
+    let removed = unsafe { MMS.lock().remove(mm) };
+
+    removed.wait(c::wait_for_drain);
 }
 
 /// Flushes what had been deferred in `mm` when there were `deferred` deferrals.

@@ -5,8 +5,10 @@
 use crate::{
     c,
     generation::Generation,
-    readmostly::Credit, //
+    readmostly::Credit,
+    removed_dropped, //
 };
+use core::mem::forget;
 use kernel::{
     bindings::{self, migrc_mm},
     sync::atomic::{
@@ -71,9 +73,10 @@ impl Registered {
     ///
     /// # Safety
     ///
-    /// `mm` must be in the list, nothing be deferred in it any more, and who walks through the list
-    /// now may come to `mm`: until that is over, `mm` must stay as it is.
-    pub(crate) unsafe fn remove(&mut self, mm: *mut migrc_mm) {
+    /// `mm` must be in the list, and nothing be deferred in it any more. A drain that is running may
+    /// come to `mm`: until [`Removed::wait`] has returned, `mm` must stay as it is.
+    #[inline(always)]
+    pub(crate) unsafe fn remove(&mut self, mm: *mut migrc_mm) -> Removed {
         // SAFETY: By the type invariants, and as in `add()`. Who walks reads `next` without the
         // lock, and comes to what was there before or is there now.
         unsafe {
@@ -89,18 +92,54 @@ impl Registered {
             }
             (*mm).registered = false;
         }
+        Removed(())
     }
 
-    /// All that are in the list now.
-    ///
+    /// All that are in the list now. More may be added meanwhile.
+    pub(crate) fn iter<'d>(&self, drainer: &'d Drainer) -> Iter<'d> {
+        // INVARIANT: The first, by the type invariants of `Registered` and of `Drainer`.
+        Iter {
+            mm: self.first,
+            drainer,
+        }
+    }
+}
+
+/// The right to drain, which one task has at a time.
+///
+/// # Invariants
+///
+/// No other drain runs. An address space that is removed from the list stays as it is for as long
+/// as this exists.
+pub(crate) struct Drainer(());
+
+impl Drainer {
     /// # Safety
     ///
-    /// Those that are removed must stay as they are as long as the iterator is used, and only one
-    /// may be used for [`RegisteredMm::see`] and [`RegisteredMm::seen`] at a time. More may be
-    /// added.
-    pub(crate) unsafe fn iter(&self) -> Iter {
-        // INVARIANT: The first, by the type invariants of `Registered` and the requirements here.
-        Iter(self.first)
+    /// As the invariants say.
+    pub(crate) unsafe fn new() -> Self {
+        // INVARIANT: By the safety requirements.
+        Self(())
+    }
+}
+
+/// An address space has left the list, but a drain that is running may still meet it.
+#[must_use = "a drain may use it"]
+pub(crate) struct Removed(());
+
+impl Removed {
+    /// Has `wait` wait until no drain runs that was running when this is called.
+    #[inline(always)]
+    pub(crate) fn wait(self, wait: impl FnOnce()) {
+        wait();
+        forget(self);
+    }
+}
+
+impl Drop for Removed {
+    #[inline(always)]
+    fn drop(&mut self) {
+        removed_dropped();
     }
 }
 
@@ -108,13 +147,16 @@ impl Registered {
 ///
 /// Valid, and what it leads to is, too; or null.
 #[derive(Clone, Copy)]
-pub(crate) struct Iter(*mut migrc_mm);
+pub(crate) struct Iter<'d> {
+    mm: *mut migrc_mm,
+    drainer: &'d Drainer,
+}
 
-impl Iterator for Iter {
+impl Iterator for Iter<'_> {
     type Item = RegisteredMm;
 
     fn next(&mut self) -> Option<RegisteredMm> {
-        let mm = self.0;
+        let mm = self.mm;
 
         if mm.is_null() {
             return None;
@@ -122,7 +164,7 @@ impl Iterator for Iter {
         // INVARIANT: By the type invariants `mm` is valid, and what it leads to is, too: it was in
         // the list when `mm` was, and if it was removed, it stays valid as long as `self` is used.
         // SAFETY: As above. Removals write to it meanwhile.
-        self.0 = unsafe { (&raw const (*mm).next).read_volatile() };
+        self.mm = unsafe { (&raw const (*mm).next).read_volatile() };
         Some(RegisteredMm(mm))
     }
 }
@@ -138,8 +180,7 @@ pub(crate) struct RegisteredMm(*mut migrc_mm);
 impl RegisteredMm {
     /// # Safety
     ///
-    /// `mm` must be valid as long as this is used, and [`Self::see`] and [`Self::seen`] by one user
-    /// at a time.
+    /// `mm` must be valid as long as this is used.
     pub(crate) unsafe fn from_raw(mm: *mut migrc_mm) -> Self {
         // INVARIANT: By the safety requirements.
         Self(mm)
@@ -183,7 +224,7 @@ impl RegisteredMm {
 
     /// Whether something is pending. If so it is remembered for [`Self::seen`]. Of the drain: two
     /// of them at once would declare as covered what the other has seen.
-    pub(crate) fn see(self) -> bool {
+    pub(crate) fn see(self, _drainer: &Drainer) -> bool {
         // rule: migrc/order: what was deferred has been cleared before; the invalidation comes
         // after this
         let deferred = Generation::from_raw(self.deferred().load(Acquire) as u64);
@@ -196,8 +237,7 @@ impl RegisteredMm {
         };
 
         // Of most it is what it was: their cache lines, which readers share, are left alone.
-        // SAFETY: Valid, and by the safety requirements of `from_raw()` and `Registered::iter()`
-        // nobody else uses this field.
+        // SAFETY: Valid, and only the drainer uses this field.
         unsafe {
             if (*self.0).seen != seen.into_raw() {
                 (*self.0).seen = seen.into_raw();
@@ -207,7 +247,7 @@ impl RegisteredMm {
     }
 
     /// What [`Self::see`] has seen, if something was pending.
-    pub(crate) fn seen(self) -> Option<Generation> {
+    pub(crate) fn seen(self, _drainer: &Drainer) -> Option<Generation> {
         // SAFETY: As in `see()`.
         let seen = unsafe { (*self.0).seen };
 
@@ -231,7 +271,7 @@ impl RegisteredMm {
 }
 
 /// There may be thousands of them: others are let in after each.
-fn patiently(mms: Iter) -> impl Iterator<Item = RegisteredMm> {
+fn patiently(mms: Iter<'_>) -> impl Iterator<Item = RegisteredMm> + '_ {
     // Called by drains only, in process context, without a spinlock.
     mms.inspect(|_| c::relax())
 }
@@ -239,14 +279,15 @@ fn patiently(mms: Iter) -> impl Iterator<Item = RegisteredMm> {
 /// How a drain flushes: all at once, and waits for all of them.
 ///
 /// Who exits meanwhile is met or not: nobody uses its translations.
-pub(crate) fn flush_all(mms: Iter) -> usize {
-    let pending = patiently(mms).filter(|mm| mm.see()).count();
+pub(crate) fn flush_all(mms: Iter<'_>) -> usize {
+    let drainer = mms.drainer;
+    let pending = patiently(mms).filter(|mm| mm.see(drainer)).count();
 
     if pending == 0 {
         return 0;
     }
     if pending <= c::arch_begin() {
-        for mm in patiently(mms).filter(|mm| mm.seen().is_some()) {
+        for mm in patiently(mms).filter(|mm| mm.seen(drainer).is_some()) {
             // SAFETY: Valid by the type invariants.
             unsafe { bindings::migrc_arch_issue(mm.as_raw()) };
         }
@@ -258,7 +299,7 @@ pub(crate) fn flush_all(mms: Iter) -> usize {
     unsafe { bindings::migrc_arch_sync(pending) };
 
     for mm in patiently(mms) {
-        if let Some(seen) = mm.seen() {
+        if let Some(seen) = mm.seen(drainer) {
             mm.cover(seen);
         }
     }

@@ -38,7 +38,8 @@ mod suite {
     /// Counts flushes.
     struct Flushes(usize);
 
-    impl Mms for Flushes {
+    // SAFETY: There are no translations.
+    unsafe impl Mms for Flushes {
         fn flush_all(&mut self) -> usize {
             self.0 += 1;
             self.0
@@ -158,6 +159,8 @@ mod suite {
             let mut mms = [bindings::migrc_mm::default(); 3];
             let first = mms.as_mut_ptr();
             let mut list = Registered::new();
+            // SAFETY: Nobody else has the list, and the array outlives it.
+            let drainer = unsafe { Drainer::new() };
 
             for i in 0..3 {
                 // SAFETY: In the array, which outlives the list.
@@ -166,12 +169,10 @@ mod suite {
                 unsafe { list.add(first.add(i)) };
             }
             for (gone, i) in order.into_iter().enumerate() {
-                // SAFETY: Nothing is removed while this is used.
-                assert_eq!(unsafe { list.iter() }.count(), 3 - gone);
+                assert_eq!(list.iter(&drainer).count(), 3 - gone);
                 // SAFETY: It is in the list, and nobody walks through it.
-                unsafe { list.remove(first.add(i)) };
-                // SAFETY: As above.
-                let mut rest = unsafe { list.iter() };
+                unsafe { list.remove(first.add(i)) }.wait(|| ());
+                let mut rest = list.iter(&drainer);
                 // SAFETY: In the array.
                 assert!(rest.all(|mm| mm.as_raw() != unsafe { first.add(i) }));
             }

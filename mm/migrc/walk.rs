@@ -4,12 +4,16 @@
 //!
 //! Pure, as [`super::eligibility`] is, which has the rule for each mapping by itself.
 
-use super::eligibility::{
-    Deny,
-    MappingFacts,
-    Reasons,
-    Verdict, //
+use super::{
+    eligibility::{
+        Deny,
+        MappingFacts,
+        Reasons,
+        Verdict, //
+    },
+    permit_dropped, //
 };
+use core::mem::forget;
 
 /// What the walk has met so far: C's `struct migrc_walk` of the task, but for what debugging adds.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -26,10 +30,26 @@ pub struct Walk {
     pub denied: Reasons,
 }
 
-/// The right to defer one flush, which has to be used: nobody else flushes for these entries.
+/// The right to defer one flush. Only a drain flushes these entries, so it has to be used: dropping
+/// it is a build error.
 #[derive(Debug)]
 #[must_use = "nobody flushes these entries now"]
 pub struct Permit(());
+
+impl Permit {
+    /// The deferral was counted in the address space, so that drains flush it.
+    #[inline(always)]
+    pub fn counted(self) {
+        forget(self);
+    }
+}
+
+impl Drop for Permit {
+    #[inline(always)]
+    fn drop(&mut self) {
+        permit_dropped();
+    }
+}
 
 /// What a walk makes of its folio.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -55,6 +75,7 @@ impl Walk {
     /// The next mapping. Without a permit its entries are flushed as ever.
     ///
     /// With `mixes` something is deferred in spite of that, for tests.
+    #[inline(always)]
     pub fn meet(&mut self, facts: &MappingFacts, mixes: bool) -> Option<Permit> {
         // rule: migrc/mixed: once something forbids to defer, only a drain would flush more
         match facts.verdict() {

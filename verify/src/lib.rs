@@ -34,6 +34,11 @@ pub mod migrc {
     fn unflushed_dropped() {
         panic!("sources of migrations are dropped without a flush");
     }
+
+    /// As above.
+    fn permit_dropped() {
+        panic!("a deferral is allowed, and not counted");
+    }
 }
 
 /// Stands where the kernel has the crate `hvo`.

@@ -4,7 +4,7 @@
 
 use verify::migrc::{
     eligibility::{limit, Caller, Deny, FolioFacts, MappingFacts, Reasons, Verdict},
-    walk::{End, Walk},
+    walk::{End, Permit, Walk},
 };
 
 /// C's list of facts, in its order: each with its name.
@@ -300,7 +300,9 @@ fn walks_as_before() {
 
                     for event in [first, second, third].into_iter().flatten() {
                         let defers = match event {
-                            Event::Mapping(facts) => new.meet(&facts, mixes).is_some(),
+                            Event::Mapping(facts) => {
+                                new.meet(&facts, mixes).map(Permit::counted).is_some()
+                            }
                             Event::Flushed { writable } => {
                                 new.meet_flushed(writable);
                                 false
@@ -347,7 +349,7 @@ fn walks_as_before() {
 fn a_walk_begins() {
     let mut walk = Walk::default();
 
-    assert!(walk.meet(&mapping(0), false).is_some());
+    walk.meet(&mapping(0), false).unwrap().counted();
     assert!(walk.meet(&mapping(1), false).is_none());
     assert_eq!(walk.end(|| true, false), End::Mixed(Deny::Mixed));
     walk.begin();

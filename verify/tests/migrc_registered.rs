@@ -30,7 +30,7 @@ use verify::migrc::{
 use bindings::migrc_mm;
 use generation::Generation;
 use readmostly::Credit;
-use registered::{flush_all, Iter, Registered, RegisteredMm};
+use registered::{flush_all, Drainer, Iter, Registered, RegisteredMm};
 
 #[path = "../../mm/migrc/registered.rs"]
 mod registered;
@@ -261,10 +261,16 @@ impl Chain for Sources {
     }
 }
 
-/// None if it was flushed already.
-struct Drained(Option<Iter>);
+/// As in the kernel: it was not waited for a drain.
+fn removed_dropped() {
+    panic!("an address space is removed, and a drain is not waited for");
+}
 
-impl Mms for Drained {
+/// None if it was flushed already.
+struct Drained<'d>(Option<Iter<'d>>);
+
+// SAFETY: The models check it, and are seen to fail where it does not.
+unsafe impl Mms for Drained<'_> {
     fn flush_all(&mut self) -> usize {
         self.0.map_or(0, flush_all)
     }
@@ -385,8 +391,9 @@ impl Migrc {
         let mut unflushed = Unflushed::new();
 
         let _guard = self.drain.lock().unwrap();
-        // SAFETY: What is removed stays as it is.
-        let walk = || unsafe { self.list.lock().unwrap().iter() };
+        // SAFETY: Nobody else has the lock, and what is removed stays as it is.
+        let drainer = unsafe { Drainer::new() };
+        let walk = || self.list.lock().unwrap().iter(&drainer);
         let early = broken(Broken::Walk).then(walk);
         if broken(Broken::Splice) {
             flush_all(walk());
@@ -434,16 +441,18 @@ impl Migrc {
             .for_each(|tlb| tlb.store(false, Relaxed));
         let gone = self.mms[mm];
         // SAFETY: In the list, and valid until all threads have ended.
-        unsafe { self.list.lock().unwrap().remove(gone) };
+        let removed = unsafe { self.list.lock().unwrap().remove(gone) };
         GONE.set(GONE.get() + 1);
         if broken(Broken::Back) {
             // SAFETY: As above.
             unsafe { (*gone).next = std::ptr::null_mut() };
         }
         // `migrc_wait_for_drain()`: who takes this has waited for the drain that has it.
-        if !broken(Broken::Exit) {
-            drop(self.drain.lock().unwrap());
-        }
+        removed.wait(|| {
+            if !broken(Broken::Exit) {
+                drop(self.drain.lock().unwrap());
+            }
+        });
         self.mm(mm).exited.store(true, Relaxed);
     }
 
@@ -601,7 +610,7 @@ fn the_list_has_what_was_added_and_not_removed() {
                     // SAFETY: Alive.
                     _ if add => unsafe { list.add(mm) },
                     // SAFETY: It is there.
-                    Some(_) => unsafe { list.remove(mm) },
+                    Some(_) => unsafe { list.remove(mm) }.wait(|| ()),
                     None => {}
                 }
                 match at {
@@ -611,8 +620,9 @@ fn the_list_has_what_was_added_and_not_removed() {
                     }
                     _ => {}
                 }
-                // SAFETY: Nobody else has it.
-                let found = unsafe { list.iter() }.map(RegisteredMm::as_raw);
+                // SAFETY: Nobody else has the list.
+                let drainer = unsafe { Drainer::new() };
+                let found = list.iter(&drainer).map(RegisteredMm::as_raw);
                 assert!(found.eq(expected.iter().copied()), "{sequence}: {op}");
                 // SAFETY: Alive.
                 let marked = migrc.mms.iter().filter(|mm| unsafe { (***mm).registered });

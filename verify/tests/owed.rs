@@ -71,7 +71,7 @@ const LEDGER: Subject = Subject {
             fn append(&mut self, other: Self) { self.0 = black_box(other.0); }
             fn is_empty(&self) -> bool { black_box(self.0) == 0 }
         }
-        impl Mms for Nothing {
+        unsafe impl Mms for Nothing {
             fn flush_all(&mut self) -> usize { black_box(1) }
         }
     ",

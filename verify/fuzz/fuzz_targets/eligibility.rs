@@ -7,7 +7,7 @@
 use libfuzzer_sys::fuzz_target;
 use verify::migrc::{
     eligibility::{Deny, MappingFacts, Verdict},
-    walk::{End, Walk},
+    walk::{End, Permit, Walk},
 };
 
 fuzz_target!(|mappings: Vec<u8>| {
@@ -22,7 +22,7 @@ fuzz_target!(|mappings: Vec<u8>| {
             notifier: bits & 8 != 0,
             block: bits & 16 != 0,
         };
-        let permit = walk.meet(&facts, false).is_some();
+        let permit = walk.meet(&facts, false).map(Permit::counted).is_some();
 
         assert_eq!(permit, bits & 31 == 0 && !forbidden);
         deferred += u32::from(permit);

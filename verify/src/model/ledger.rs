@@ -42,7 +42,8 @@ pub struct Tlbs {
     pub flushes: usize,
 }
 
-impl Mms for Tlbs {
+// SAFETY: It forgets all translations.
+unsafe impl Mms for Tlbs {
     fn flush_all(&mut self) -> usize {
         let mms: BTreeSet<_> = self.stale.iter().map(|&(mm, _)| mm).collect();
 
