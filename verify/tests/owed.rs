@@ -116,6 +116,23 @@ const CHANGES: Subject = Subject {
            case::<Nothing>(batch, Nothing(0), Nothing(0), black_box(1), Nothing(0), grace)",
 };
 
+/// It has the walk of a folio's mappings.
+const WALK: Subject = Subject {
+    path: "mm/migrc/walk.rs",
+    parent: concat!(
+        "#[path = \"",
+        env!("CARGO_MANIFEST_DIR"),
+        "/../mm/migrc/eligibility.rs\"]
+         mod eligibility;"
+    ),
+    uses: "Permit, Walk",
+    signature: "case(mut walk: Walk, facts: eligibility::MappingFacts)",
+    types: "",
+    call: "case(black_box(Walk::default()), black_box(eligibility::MappingFacts {
+               writable: false, pending: false, shared: false, notifier: false, block: false,
+           }))",
+};
+
 /// The diagnostics of rustc for the body of the function.
 fn compile(subject: &Subject, body: &str) -> Result<(), String> {
     let Subject {
@@ -133,6 +150,7 @@ fn compile(subject: &Subject, body: &str) -> Result<(), String> {
             fn owed_dropped() {{}}
             fn unflushed_dropped() {{}}
             fn applied_dropped() {{}}
+            fn permit_dropped() {{}}
             {parent}
             #[path = {path:?}]
             mod subject;
@@ -203,6 +221,8 @@ fn link(subject: &Subject, body: &str) -> Result<(), String> {
             fn unflushed_dropped() {{ unsafe {{ build_error() }} }}
             #[inline(always)]
             fn applied_dropped() {{ unsafe {{ build_error() }} }}
+            #[inline(always)]
+            fn permit_dropped() {{ unsafe {{ build_error() }} }}
             {parent}
             #[path = {path:?}]
             mod subject;
@@ -568,4 +588,32 @@ fn changes_cannot_be_dropped() {
     );
 
     assert_eq!(link(&CHANGES, &late), Ok(()));
+}
+
+/// Somebody has a permit, and returns without having counted the deferral.
+#[test]
+fn permits_cannot_be_dropped() {
+    let permitted = "let Some(permit) = walk.meet(&facts, false) else { return };";
+
+    not_built(
+        &WALK,
+        permitted,
+        "permit.counted();",
+        "if black_box(false) { return; }",
+    );
+}
+
+#[test]
+fn permits_cannot_be_made() {
+    refused_of(&WALK, "", "let _ = Permit(());", "E0423");
+}
+
+#[test]
+fn permits_are_counted_once() {
+    refused_of(
+        &WALK,
+        "let Some(permit) = walk.meet(&facts, false) else { return }; permit.counted();",
+        "permit.counted();",
+        "E0382",
+    );
 }
