@@ -36,7 +36,7 @@
 #include <linux/smp.h>
 
 #include "../hugetlb_vmemmap.h"
-#include "../tlb_batch/skip_hook.h"
+#include "../tlb_check/skip_hook.h"
 #include "internal.h"
 
 unsigned int hvo_violations;

@@ -13,8 +13,13 @@
 HVO_REASONS(EM)
 
 #undef EM
-#define EM(reason, name)	{ HVO_##reason, name },
-#define show_hvo_reason(reason)	__print_symbolic(reason, HVO_REASONS(EM))
+
+/* A list without the comma in front: what reads the format expects none at its end. */
+#define hvo_symbols_of(first, ...)	__VA_ARGS__
+#define hvo_symbols(list)		hvo_symbols_of(list)
+#define hvo_reason_symbol(reason, name), { HVO_##reason, name }
+#define show_hvo_reason(reason)						\
+	__print_symbolic(reason, hvo_symbols(HVO_REASONS(hvo_reason_symbol)))
 
 /* The other CPUs were stopped, and go on again. */
 TRACE_EVENT(hvo_pause,
