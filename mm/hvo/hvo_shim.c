@@ -28,7 +28,6 @@
 
 #define CREATE_TRACE_POINTS
 #include <trace/events/hvo.h>
-#undef EM
 
 /* --- the switch ---------------------------------------------------------------------- */
 
