@@ -118,30 +118,32 @@ mod suite {
         let mut mm = bindings::migrc_mm::default();
         // SAFETY: `mm` outlives this, and nobody else knows it.
         let registered = unsafe { RegisteredMm::from_raw(&raw mut mm) };
+        // SAFETY: As above.
+        let drainer = unsafe { Drainer::new() };
         let defer = |nr: i64| {
             // SAFETY: As above.
             unsafe { (*registered.as_raw()).deferred.counter += nr }
         };
 
-        assert!(!registered.see());
-        assert_eq!(registered.seen(), None);
+        assert!(!registered.see(&drainer));
+        assert_eq!(registered.seen(&drainer), None);
         defer(1);
-        assert!(registered.see());
+        assert!(registered.see(&drainer));
         let first = Generation::from_raw(1);
-        assert_eq!(registered.seen(), Some(first));
+        assert_eq!(registered.seen(&drainer), Some(first));
         // Too late for the flush that has seen the first. They must not look like none.
         defer(1 << 32);
         registered.cover(first);
-        assert!(registered.see());
+        assert!(registered.see(&drainer));
         let last = Generation::from_raw((1 << 32) + 1);
-        assert_eq!(registered.seen(), Some(last));
+        assert_eq!(registered.seen(&drainer), Some(last));
         registered.cover(last);
-        assert!(!registered.see());
+        assert!(!registered.see(&drainer));
         defer(1);
         // What was seen long ago.
         registered.cover(first);
         registered.cover(last);
-        assert!(registered.see());
+        assert!(registered.see(&drainer));
         assert_eq!(mm.flushed.counter, (1 << 32) + 1);
     }
 
