@@ -31,8 +31,8 @@ pub trait Chain {
 ///
 /// # Safety
 ///
-/// When [`Self::flush_all`] returns, no TLB may hold a translation whose deferral was counted in one
-/// of them before the call.
+/// When [`Self::flush_all`] returns, no TLB may hold a translation whose deferral was counted in
+/// one of them before the call.
 pub unsafe trait Mms {
     /// Flushes all that was deferred before the call, in every address space and on every CPU, and
     /// waits for it. Returns in how many address spaces there was something to flush.

@@ -73,8 +73,8 @@ impl Registered {
     ///
     /// # Safety
     ///
-    /// `mm` must be in the list, and nothing be deferred in it any more. A drain that is running may
-    /// come to `mm`: until [`Removed::wait`] has returned, `mm` must stay as it is.
+    /// `mm` must be in the list, and nothing be deferred in it any more. A drain that is running
+    /// may come to `mm`: until [`Removed::wait`] has returned, `mm` must stay as it is.
     #[inline(always)]
     pub(crate) unsafe fn remove(&mut self, mm: *mut migrc_mm) -> Removed {
         // SAFETY: By the type invariants, and as in `add()`. Who walks reads `next` without the
