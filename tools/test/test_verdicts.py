@@ -16,15 +16,32 @@ from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), *(str(ROOT / "tools" / name) for name in ("guest", "kernel", "report", "check"))]
+sys.path[:0] = [str(HERE), *(str(ROOT / "tools" / name) for name in ("guest", "kernel", "recipes", "report", "check"))]
 # pylint: disable=wrong-import-position, wrong-import-order
+import commits  # noqa: E402
 import console  # noqa: E402
+import costs  # noqa: E402
 import guest  # noqa: E402
+import harness  # noqa: E402
+import in_guests  # noqa: E402
 import matrix  # noqa: E402
 import measure  # noqa: E402
+import on_demand  # noqa: E402
+import on_host  # noqa: E402
 import rules as tables  # noqa: E402
 import sabotage  # noqa: E402
 import test as suites  # noqa: E402, of this directory
+import without_rules  # noqa: E402
+
+
+@contextlib.contextmanager
+def everywhere(name, new):
+    """What test.py and its suites know by this name is another."""
+    with contextlib.ExitStack() as stack:
+        for module in (suites, harness, on_host, in_guests, without_rules, costs, on_demand):
+            if hasattr(module, name):
+                stack.enter_context(mock.patch.object(module, name, new))
+        yield new
 
 
 def booted(text, status=0, **more):
@@ -41,8 +58,7 @@ class OfSuite(unittest.TestCase):
 
     def setUp(self):
         tmp = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        for replaced in (mock.patch.object(suites, "LOGS", tmp), mock.patch.object(suites, "DONE", []),
-                         contextlib.redirect_stdout(io.StringIO())):
+        for replaced in (everywhere("LOGS", tmp), everywhere("DONE", []), contextlib.redirect_stdout(io.StringIO())):
             self.enterContext(replaced)
         self.suite = self.make("s")
 
@@ -74,7 +90,7 @@ class Removed(OfSuite):
         """{removal: whether it was seen}, and the reasons for those that were not."""
         rules = sabotage.Matrix({})
         with mock.patch.object(guest, "boot", return_value=booted(output(*removals), **more)):
-            suites.removed(self.suite, rules, "arm64", {}, [r for r, *_ in removals])
+            without_rules.removed(self.suite, rules, "arm64", {}, [r for r, *_ in removals])
         return {r: rules.seen["arm64", r] for r, *_ in removals}, rules
 
     def test_seen(self):
@@ -111,7 +127,7 @@ class Removed(OfSuite):
         self.assertEqual(self.removed((self.TASK, "not ok 1 task: enomem\n", 1))[0], {self.TASK: False})
         with mock.patch.object(guest, "boot", return_value=booted("")):
             rules = sabotage.Matrix({})
-            suites.removed(self.suite, rules, "arm64", {}, [self.TASK])
+            without_rules.removed(self.suite, rules, "arm64", {}, [self.TASK])
         self.assertEqual((rules.seen, rules.why), ({("arm64", self.TASK): False}, {}))
 
     def test_report_of_the_kernel(self):
@@ -119,7 +135,7 @@ class Removed(OfSuite):
         ours = removal("hvo_pool --case pool --skip ack")
         with mock.patch.object(guest, "boot", return_value=booted("1..1\n", splats=["WARNING: " + ours.says[0]])):
             rules = sabotage.Matrix({})
-            suites.removed(self.suite, rules, "arm64", {}, [ours])
+            without_rules.removed(self.suite, rules, "arm64", {}, [ours])
         self.assertTrue(rules.seen["arm64", ours])
         # Two that have to report it and pass.
         both = next(r for r in sabotage.REMOVALS if r.both)
@@ -172,9 +188,8 @@ class Proven(OfSuite):
 
     def test_the_run_fails_for_that(self):
         suites.DONE[:] = [self.verify(False), self.suite]
-        with mock.patch.object(suites, "kernel", return_value=True), \
-                mock.patch.object(suites.sabotage_table, "boots", return_value=[]):
-            suites.remove(self.suite, arm64=False)
+        with everywhere("kernel", lambda *_: True), mock.patch.object(sabotage, "boots", return_value=[]):
+            without_rules.remove(self.suite, arm64=False)
         self.assertEqual(self.suite.failed, ["every rule is seen removed, or named with a reason"])
         self.assertRegex(Path(self.suite.log.name).read_text(encoding="utf-8"),
                          r"(?m)^not ok - every rule.*herd7 is missing: .*tlb_batch/sync")
@@ -231,7 +246,7 @@ class Counts(OfSuite):
                         for switch in (0, 1)} for work in measure.WORK}
         change(found)
         with mock.patch.object(measure, "run", return_value=found):
-            suites.batched(self.suite, "arm64")
+            costs.batched(self.suite, "arm64")
         return self.suite.passed, self.suite.failed
 
     def test_all(self):
@@ -267,8 +282,8 @@ unittest.main()
 
     def test_whole_program_skips(self):
         text = "TAP version 13\n1..0 # SKIP needs fault injection\nTAP version 13\n1..1\nok 1 a\n"
-        with mock.patch.object(suites.guest, "boot", return_value=booted(text)):
-            suites.boot(self.suite, "x", "arm64", "checked", "x")
+        with mock.patch.object(guest, "boot", return_value=booted(text)):
+            harness.boot(self.suite, "x", "arm64", "checked", "x")
         self.assertEqual(self.suite.skipped, ["arm64 x: a whole program"])
 
     def test_no_suite_takes_the_others_with_it(self):
@@ -291,12 +306,12 @@ unittest.main()
         with tempfile.TemporaryDirectory() as tmp:
             patch = Path(tmp) / "0001.patch"
             patch.write_text("--- a/mm/rmap.c\n+++ b/mm/rmap.c\n--- a/mm/new.c\n+++ b/mm/new.c\n+++ b/mm/x.h\n")
-            self.assertEqual(suites.uncompared([patch]), {"mm/new.o"})
+            self.assertEqual(on_host.uncompared([patch]), {"mm/new.o"})
 
     def test_debug_puts_the_image_back(self):
-        with mock.patch.object(suites, "kunit", side_effect=suites.Fail("x")), self.assertRaises(suites.Fail):
+        with everywhere("kunit", mock.Mock(side_effect=suites.Fail("x"))), self.assertRaises(suites.Fail):
             suites.debug(self.suite)
-        self.assertEqual(suites.IMAGE, "checked")
+        self.assertEqual(harness.IMAGE, "checked")
 
     def test_makefile_builds_the_variant(self):
         for arch, image in (("arm64", "Image"), ("x86_64", "bzImage")):
@@ -430,9 +445,9 @@ class Interrupted(OfSuite):
             begun.append(1)
             time.sleep(0.2)
 
-        with mock.patch.object(suites.guest, "threads_of", return_value="multi"), \
-                mock.patch.object(suites, "wait", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
-            with suites.side_by_side("arm64") as start:
+        with mock.patch.object(guest, "threads_of", return_value="multi"), \
+                mock.patch.object(harness, "wait", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
+            with harness.side_by_side("arm64") as start:
                 for _ in range(5):
                     start(call)
         self.assertEqual(len(begun), 1)
@@ -458,8 +473,8 @@ class OneArchitecture(OfSuite):
     def run_with(self, arch, function, suite):
         """The architectures of which this suite builds kernels; none can be built."""
         with mock.patch.dict("os.environ", {"ARCH": arch}), \
-                mock.patch.object(suites, "kernel", side_effect=lambda _, arch, *__: False) as kernel, \
-                mock.patch.object(suites, "boot"):
+                everywhere("kernel", mock.Mock(return_value=False)) as kernel, \
+                everywhere("boot", mock.Mock()):
             function(suite)
         return [call.args[1] for call in kernel.mock_calls]
 
@@ -482,13 +497,13 @@ class OneArchitecture(OfSuite):
     def test_nothing_ran(self):
         """Without ARCH=, that is a failure."""
         with mock.patch.dict("os.environ", {"ARCH": ""}):
-            self.assertEqual(suites.chosen(self.suite), ["arm64", "x86_64"])
+            self.assertEqual(harness.chosen(self.suite), ["arm64", "x86_64"])
         self.suite.done()
         self.assertEqual(self.suite.failed, ["s ran"])
 
     def test_unknown(self):
         with mock.patch.dict("os.environ", {"ARCH": "riscv"}), self.assertRaisesRegex(suites.Fail, "ARCH=riscv: one of arm64"):
-            suites.chosen(self.suite)
+            harness.chosen(self.suite)
 
     def test_proofs(self):
         """A proof that is a test of the other architecture is not missed; those that ran are looked at."""
@@ -496,11 +511,11 @@ class OneArchitecture(OfSuite):
         suites.DONE[:] = [verify, programs]
         for only, want in (("x86_64", {"verify"}), ("", {"verify", "programs"})):
             with mock.patch.dict("os.environ", {"ARCH": only}), mock.patch.object(sabotage, "Matrix") as matrix, \
-                    mock.patch.object(suites, "kernel", lambda *_: False):
+                    everywhere("kernel", lambda *_: False):
                 matrix.return_value.lines.return_value = ([], {})
                 programs.left_out = False
-                suites.chosen(programs)
-                suites.remove(self.suite, arm64=False, x86_64=False)
+                harness.chosen(programs)
+                without_rules.remove(self.suite, arm64=False, x86_64=False)
             self.assertEqual(set(matrix.call_args.args[0]), want)
 
 
@@ -522,9 +537,9 @@ class Clippy(OfSuite):
                                        ({"clippy-driver": "rust-clippy"}, None, (0, 1, 0)),
                                        ({"cargo": "cargo-web"}, "/x/clippy-driver", (1, 0, 0)), ({}, "/x", (1, 0, 0))):
             suite = self.make("clippy")
-            with mock.patch.object(suites.toolchain, "rust_tools", lambda p=packages: p), \
-                    mock.patch.object(suites.shutil, "which", lambda name, found=here: found):
-                suites.clippy(suite)
+            with mock.patch.object(on_host.toolchain, "rust_tools", lambda p=packages: p), \
+                    mock.patch.object(on_host.shutil, "which", lambda name, found=here: found):
+                on_host.clippy(suite)
             self.assertEqual(counts, (suite.passed, len(suite.failed), len(suite.skipped)), (packages, here))
 
 
@@ -536,7 +551,7 @@ class Commits(unittest.TestCase):
         for words in (["init", "-q"], ["add", "."]):
             subprocess.run(["git", *words], cwd=tree, check=True)
         asked = [f"CONFIG_{name}=y (is n)" for name in ("RUST", "KUNIT", "MIGRC", "RUS")]
-        self.assertEqual(suites.exported.lost(tree, asked), asked[:2])
+        self.assertEqual(commits.lost(tree, asked), asked[:2])
 
 
 if __name__ == "__main__":
