@@ -29,6 +29,9 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools/guest"))
+from programs import own as sources_of  # noqa: E402, pylint: disable=wrong-import-position
+
 MECHANISMS = ("tlb_batch", "migrc", "hvo")
 # Where each can be chosen.
 ARCHES = {"tlb_batch": ("arm64", "x86_64"), "migrc": ("arm64", "x86_64"), "hvo": ("arm64",)}
@@ -219,9 +222,10 @@ def kunit_cases(root=ROOT):
 
 
 def has_case(program, case, root=ROOT):
-    """An entry of the program's table; without a case, the program."""
-    file = root / PROGRAMS / f"{program}.c"
-    return file.exists() and (case is None or bool(re.search(rf'\{{ (?:\.name = )?"{case}",', file.read_text("utf-8"))))
+    """An entry of the program's table, in any of its sources; without a case, the program."""
+    entry = re.compile(rf'\{{ (?:\.name = )?"{case}",')
+    files = sources_of(root / PROGRAMS, program)
+    return bool(files) if case is None else any(entry.search(file.read_text("utf-8")) for file in files)
 
 
 def cases_of_proof(proof, root=ROOT):

@@ -46,8 +46,10 @@ FILES = {
     "verify/tests/model.rs": "#[test]\nfn it_flushes() {}\n\n#[test]\n#[should_panic]\nfn it_does_not() {}\n\n"
                              "fn helper() {}\n",
     "verify/litmus/reuse-dmb.litmus": "", "verify/litmus/reuse-no-dmb.litmus": "",
-    "tools/testing/selftests/mm/migrc_stale.c": '{ .name = "reuse", },\n{ "both", run },\n{ "zap", run },\n'
-                                                'set("x", 1);\n',
+    "tools/testing/selftests/mm/migrc_stale.c": '{ .name = "reuse", },\n{ "both", run },\nset("x", 1);\n'
+                                                'int main(void)\n',
+    "tools/testing/selftests/mm/migrc_stale_ranges.c": '{ "zap", run },\n',
+    "tools/testing/selftests/mm/migrc_stale_not.c": '{ "x", run },\nint main(void)\n',
     "patches/migrc/0001-x.patch": "--- a/mm/memory.c\n+++ b/mm/memory.c\n"}
 MEMORY = """\
 /* rule: migrc/reuse: this is above nothing */

@@ -19,6 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "kernel"))
 # pylint: disable=wrong-import-position
+import programs  # noqa: E402
 from common import CACHE, ROOT, Fail, output  # noqa: E402
 from source import KVERS, cached, linux  # noqa: E402
 from toolchain import CROSS  # noqa: E402
@@ -226,15 +227,14 @@ def kernel_tree():
 def build_programs(arch, ksrc=None):
     """Cross-compile the guest programs that changed, or all, with another compiler or kernel tree than before."""
     gcc, package = compiler(arch)
-    sources = sorted(path for name in ("tlb_batch", "migrc", "hvo", "tlb_rs") for path in SELFTESTS.glob(f"{name}_*.c"))
-    sources.append(TLBSTAT)
+    sources = {**programs.sources(SELFTESTS), TLBSTAT.stem: [TLBSTAT]}
     out = guest_dir(arch) / "bin"
     out.mkdir(parents=True, exist_ok=True)
     # A program whose source is gone must not stay in the guest.
     for old in out.iterdir():
-        if old.name not in {source.stem for source in sources}:
+        if old.name not in sources:
             old.unlink()
-    common = max(path.stat().st_mtime_ns for path in [*SELFTESTS.glob("*.h"), Path(__file__)])
+    common = max(path.stat().st_mtime_ns for path in [*SELFTESTS.glob("*.h"), Path(__file__), Path(programs.__file__)])
     stamp = out.parent / "programs.stamp"
     before = stamp.read_text().splitlines() if stamp.exists() else []
     # Who has named a tree does not name it again with each boot.
@@ -242,9 +242,9 @@ def build_programs(arch, ksrc=None):
     here = ksrc or named or next(filter(None, map(cached, KVERS)), None)
     # Only what has to be compiled is a reason to fetch one.
     state = [output([gcc, "--version"]).partition("\n")[0], str(Path(here).resolve()) if here else "".join(before[1:])]
-    stale = [source for source in sources
-             if state != before or not (out / source.stem).exists() or (out / source.stem).stat().st_mtime_ns
-             < max(common, source.stat().st_mtime_ns)]
+    stale = [name for name, paths in sources.items()
+             if state != before or not (out / name).exists() or (out / name).stat().st_mtime_ns
+             < max(common, *(path.stat().st_mtime_ns for path in paths))]
     if not stale:
         return
     if not shutil.which(gcc):
@@ -261,11 +261,11 @@ def build_programs(arch, ksrc=None):
     if state != before:
         # Of no compiler, until all are.
         stamp.write_text(f"\n{ksrc}")
-    for source in stale:
-        part = out.parent / (source.stem + ".part")
-        if subprocess.run([gcc, *flags, "-o", part, source, "-lm"], check=False).returncode:
-            raise GuestError(f"{source.name} does not compile for {arch}")
-        os.replace(part, out / source.stem)
+    for name in stale:
+        part = out.parent / f"{name}.part"
+        if subprocess.run([gcc, *flags, "-o", part, *sources[name], "-lm"], check=False).returncode:
+            raise GuestError(f"{name} does not compile for {arch}")
+        os.replace(part, out / name)
     stamp.write_text("\n".join(state))
 
 
@@ -312,8 +312,8 @@ def build(arch, ksrc=None):
         build_programs(arch, ksrc)
         target, stamp = place / "initramfs.cpio", place / "initramfs.stamp"
         box = busybox(arch)
-        programs = sorted((place / "bin").iterdir())
-        inputs = [Path(__file__), HERE / "init", box, *programs]
+        binaries = sorted((place / "bin").iterdir())
+        inputs = [Path(__file__), HERE / "init", box, *binaries]
         state = "\n".join(f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}"
                           for path in inputs)
         if target.exists() and stamp.exists() and stamp.read_text() == state:
@@ -322,7 +322,7 @@ def build(arch, ksrc=None):
         entries += [("dev/console", 0o020600, b"", (5, 1)),
                     regular("bin/busybox", box.read_bytes()),
                     regular("init", (HERE / "init").read_bytes())]
-        entries += [regular("bin/" + path.name, path.read_bytes()) for path in programs]
+        entries += [regular("bin/" + path.name, path.read_bytes()) for path in binaries]
         # A boot reads the archive without the lock: replaced in one step.
         part = place / "initramfs.part"
         part.write_bytes(newc(entries))

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import console as con
 import guest
 import initramfs
+import programs as made_of
 
 SAMPLES = Path(__file__).resolve().parent / "samples"
 
@@ -250,8 +251,9 @@ class Machine(unittest.TestCase):
         for tree in trees:
             (tree / "tools/testing/selftests").mkdir(parents=True)
             (tree / "tools/testing/selftests/kselftest.h").touch()
-        for name in ("migrc_x.c", "migrc.h", "tlbstat.c"):
+        for name in ("migrc_x_cases.c", "migrc.h", "tlbstat.c"):
             (tmp / name).touch()
+        (tmp / "migrc_x.c").write_text("int main(void)\n")
 
         def compiler(version, fails="none"):
             gcc.write_text(f'#!/bin/sh\n[ "$1" != --version ] || {{ echo gcc {version}; echo more; exit; }}\n'
@@ -276,13 +278,17 @@ class Machine(unittest.TestCase):
                          [every, none, every, none, every])
         # A boot names none.
         self.assertEqual(programs(), none)
+        os.utime(tmp / "migrc_x_cases.c", (2 ** 33, 2 ** 33))
+        self.assertEqual(programs(), every[:1])
+        os.utime(tmp / "migrc_x_cases.c")
+        os.utime(tmp / "guest/bin/migrc_x")
         (tmp / "guest/bin/tlbstat").unlink()
         self.assertEqual(programs(), every[1:])
         compiler(2)
         self.assertEqual([programs(), programs()], [every, none])
         # One program of the new compiler is there: none of the old one's has stayed.
         compiler(1, fails="tlbstat")
-        with self.assertRaisesRegex(guest.GuestError, "tlbstat.c does not compile"):
+        with self.assertRaisesRegex(guest.GuestError, "tlbstat does not compile"):
             programs()
         compiler(2)
         self.assertEqual(programs(), every)
@@ -293,6 +299,34 @@ class Machine(unittest.TestCase):
         # A cache that was emptied is no reason to fetch anything.
         trees.clear()
         self.assertEqual(programs(), none)
+
+    def test_sources_of_programs(self):
+        tmp = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        for name, text in (("a.h", ""), ("b.h", '#include "a.h"\n'), ("a_files.c", '#include "a.h"\n'), ("b.c", ""),
+                           ("a_x.c", '#include "a.h"\nint main(void)\n'), ("b_x.c", "int main(int argc)\n"),
+                           ("b_x_one.c", '#include "b.h"\n'), ("b_x_y_z.c", ""),
+                           ("b_x_y.c", '#include <a.h>\nint main(void)\n')):
+            (tmp / name).write_text(text)
+        self.assertEqual({name: [path.name for path in paths] for name, paths in made_of.sources(tmp).items()},
+                         {"a_x": ["a_x.c", "a_files.c"], "b_x": ["b_x.c", "b_x_one.c", "a_files.c", "b.c"],
+                          "b_x_y": ["b_x_y.c", "b_x_y_z.c"]})
+        self.assertEqual((made_of.own(tmp, "b"), made_of.own(tmp, "c")), ([], []))
+
+    @unittest.skipUnless(shutil.which("make"), "no make")
+    def test_makefile(self):
+        """The rules that the patches add to the kernel's Makefile link what a guest's programs are made of."""
+        added, mm = [], initramfs.SELFTESTS
+        for mechanism in ("tlb_batch", "migrc", "hvo"):
+            patch, = initramfs.ROOT.glob(f"patches/{mechanism}/*-selftests-mm-*.patch")
+            makefile = patch.read_text().partition("/mm/Makefile\n+++ ")[2].partition("\n--- ")[0]
+            added += re.findall(r"^\+(?!TEST_PROGS)(.*)$", makefile, re.M)
+        lists = "\n".join(line for line in added if line.startswith("TEST_GEN_FILES"))
+        rules = "\n".join(line for line in added if not line.startswith("TEST_GEN_FILES"))
+        text = (f"OUTPUT = out\n{lists}\nTEST_GEN_FILES := $(patsubst %,$(OUTPUT)/%,$(TEST_GEN_FILES))\n"
+                f"all: $(TEST_GEN_FILES)\n{rules}\n$(OUTPUT)/%: %.c ; @echo $(notdir $@) $^\n")
+        linked = initramfs.run(["make", "-rs", "--no-print-directory", "-f", "-", "-C", mm], input=text)
+        self.assertEqual({words[0]: set(words[1:]) for line in linked.splitlines() if (words := line.split())},
+                         {name: {path.name for path in paths} for name, paths in made_of.sources(mm).items()})
 
     @unittest.skipUnless(shutil.which("cpio"), "no cpio")
     def test_archive(self):

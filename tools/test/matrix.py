@@ -213,7 +213,8 @@ exit $status
 
 def identity(kernel):
     """Changes with all that the kernel, or what it is tested with, is made of, but for its documentation."""
-    tools = [Path(tool.__file__) for tool in (compiled_out, measure, console, guest, initramfs)]
+    modules = (compiled_out, measure, console, guest, initramfs, initramfs.programs)
+    tools = [Path(tool.__file__) for tool in modules]
     tools += [f for f in Path(kernel_tool.__file__).parent.glob("*.py") if not f.name.startswith("test_")]
     files = [*overlay.overlay_files().items(), *overlay.patch_files(),
              *((f.name, f) for f in kernel_tool.fragments(kernel.arch, kernel.variant)),
