@@ -64,7 +64,7 @@ static bool right(const char *who, const char *base, size_t pages, __u64 seed)
 
 static void record(const char *name, size_t units, const struct tlb_rs_counters *c)
 {
-	char region[40], extra[40];
+	char region[48], extra[40];
 
 	snprintf(region, sizeof(region), "worst_%s", name);
 	snprintf(extra, sizeof(extra), ",\"units\":%zu", units);
