@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What a test changes for its own time and undoes at exit: settings, a cgroup, hooks, windows. */
+#include "tlb_rs.h"
+
+/*
+ * What is undone at exit, the last first; each once. Not by a forked child, where exit(), which
+ * is what ksft_exit_fail_msg() ends with, would undo what its parent still needs.
+ */
+static struct {
+	void (*undo[16])(void);
+	size_t nr;
+	pid_t owner;
+} tlb_rs_exit;
+
+static void tlb_rs_undo_all(void)
+{
+	if (getpid() != tlb_rs_exit.owner)
+		return;
+	while (tlb_rs_exit.nr)
+		tlb_rs_exit.undo[--tlb_rs_exit.nr]();
+}
+
+void tlb_rs_at_exit(void (*undo)(void))
+{
+	size_t i;
+
+	for (i = 0; i < tlb_rs_exit.nr; i++) {
+		if (tlb_rs_exit.undo[i] == undo)
+			return;
+	}
+	if (!tlb_rs_exit.owner) {
+		tlb_rs_exit.owner = getpid();
+		atexit(tlb_rs_undo_all);
+	}
+	if (i == ARRAY_SIZE(tlb_rs_exit.undo))
+		ksft_exit_fail_msg("too much to undo\n");
+	tlb_rs_exit.undo[tlb_rs_exit.nr++] = undo;
+}
+
+/*
+ * Settings that a test changes for its own time: the old value is restored at
+ * exit. If it was one of several choices, it is the one in brackets.
+ */
+struct tlb_rs_setting {
+	char path[128];
+	char old[64];
+};
+
+static struct {
+	struct tlb_rs_setting setting[32];
+	size_t nr;
+} tlb_rs_settings;
+
+static struct tlb_rs_setting *tlb_rs_find_setting(const char *path)
+{
+	size_t i;
+
+	for (i = 0; i < tlb_rs_settings.nr; i++) {
+		if (!strcmp(tlb_rs_settings.setting[i].path, path))
+			return &tlb_rs_settings.setting[i];
+	}
+	return NULL;
+}
+
+static void tlb_rs_settings_restore(void)
+{
+	/* The last first: one may have had to be made before another could be. */
+	for (size_t i = tlb_rs_settings.nr; i--;)
+		tlb_rs_write_file(tlb_rs_settings.setting[i].path, tlb_rs_settings.setting[i].old);
+}
+
+/* For what is written to by other means; false if it cannot be read. */
+bool tlb_rs_keep(const char *path)
+{
+	struct tlb_rs_setting *s = &tlb_rs_settings.setting[tlb_rs_settings.nr];
+	char buf[256];
+	char *p;
+
+	if (tlb_rs_find_setting(path))
+		return true;
+	if (tlb_rs_read_file(path, buf, sizeof(buf)))
+		return false;
+	if (tlb_rs_settings.nr == ARRAY_SIZE(tlb_rs_settings.setting) ||
+	    strlen(path) >= sizeof(s->path))
+		ksft_exit_fail_msg("%s: too many settings\n", path);
+	p = strchr(buf, '[');
+	if (sscanf(p ? p + 1 : buf, "%63[^]\n]", s->old) != 1)
+		return false;
+	snprintf(s->path, sizeof(s->path), "%s", path);
+	tlb_rs_settings.nr++;
+	tlb_rs_at_exit(tlb_rs_settings_restore);
+	return true;
+}
+
+bool tlb_rs_setting(const char *path, const char *val)
+{
+	size_t nr = tlb_rs_settings.nr;
+
+	if (!tlb_rs_keep(path))
+		return false;
+	if (!tlb_rs_write_file(path, val))
+		return true;
+	/* What cannot be written needs no restoring. */
+	tlb_rs_settings.nr = nr;
+	return false;
+}
+
+/* Earlier than at exit. */
+bool tlb_rs_restore(const char *path)
+{
+	struct tlb_rs_setting *s = tlb_rs_find_setting(path);
+
+	return s && !tlb_rs_write_file(path, s->old);
+}
+
+static void tlb_rs_cgroup_remove(void)
+{
+	rmdir(TLB_RS_CGROUP);
+}
+
+/* Makes a memory cgroup that can be reclaimed, until exit. False if there is none. */
+bool tlb_rs_cgroup(void)
+{
+	tlb_rs_write_file(TLB_RS_CGROUP_ROOT "cgroup.subtree_control", "+memory");
+	if (mkdir(TLB_RS_CGROUP, 0755) && errno != EEXIST)
+		return false;
+	tlb_rs_at_exit(tlb_rs_cgroup_remove);
+	return !access(TLB_RS_CGROUP "memory.reclaim", W_OK);
+}
+
+/* What this process touches first from now on is charged to it. */
+void tlb_rs_cgroup_enter(void)
+{
+	if (tlb_rs_write_file(TLB_RS_CGROUP "cgroup.procs", "0"))
+		ksft_exit_fail_msg("cannot enter %s\n", TLB_RS_CGROUP);
+}
+
+void tlb_rs_cgroup_leave(void)
+{
+	tlb_rs_write_file(TLB_RS_CGROUP_ROOT "cgroup.procs", "0");
+}
+
+/* What this process uses does not look used, so that a cgroup's reclaim takes it. */
+void tlb_rs_forget_use(void)
+{
+	tlb_rs_write_file("/proc/self/clear_refs", "1");
+}
+
+/* @how: the rest of what is written, as " swappiness=max". False if it was refused. */
+bool tlb_rs_cgroup_reclaim(size_t bytes, const char *how)
+{
+	char buf[64];
+	int ret;
+
+	snprintf(buf, sizeof(buf), "%zu%s", bytes, how);
+	ret = tlb_rs_write_file(TLB_RS_CGROUP "memory.reclaim", buf);
+	/* Less than that was reclaimed. */
+	return !ret || ret == -EAGAIN;
+}
+
+/* vm.tlb_batch: false if the kernel has no such switch (a stock kernel). */
+bool tlb_batch_get(int *val)
+{
+	char buf[32];
+
+	if (tlb_rs_read_file(TLB_BATCH_SYSCTL, buf, sizeof(buf)))
+		return false;
+	*val = atoi(buf);
+	return true;
+}
+
+/* Until exit. */
+bool tlb_batch_set(int val)
+{
+	char buf[32];
+
+	snprintf(buf, sizeof(buf), "%d\n", val);
+	return tlb_rs_setting(TLB_BATCH_SYSCTL, buf);
+}
+
+/* As a JSON value: null on a kernel that has no such switch. */
+const char *tlb_batch_json(void)
+{
+	static char buf[16];
+	int val;
+
+	if (!tlb_batch_get(&val))
+		return "null";
+	snprintf(buf, sizeof(buf), "%d", val);
+	return buf;
+}
+
+void tlb_rs_repeat_begin(int pairs, int i)
+{
+	int val;
+
+	if (pairs && tlb_batch_get(&val) && !tlb_batch_set(i & 1))
+		ksft_exit_fail_msg("cannot write %s\n", TLB_BATCH_SYSCTL);
+}
+
+/* Fault injection: removes hooks, their names separated by commas, until @none or exit. */
+bool tlb_rs_remove_hooks(const char *path, const char *hooks, void (*none)(void))
+{
+	char list[128];
+	char *hook, *rest;
+
+	snprintf(list, sizeof(list), "%s", hooks);
+	for (hook = strtok_r(list, ",", &rest); hook; hook = strtok_r(NULL, ",", &rest)) {
+		if (tlb_rs_write_file(path, hook))
+			return false;
+		tlb_rs_at_exit(none);
+	}
+	return true;
+}
+
+void tlb_rs_skip_none(void)
+{
+	tlb_rs_write_file(TLB_BATCH_SKIP, "none");
+}
+
+bool tlb_rs_skip_hooks(const char *hooks)
+{
+	return tlb_rs_remove_hooks(TLB_BATCH_SKIP, hooks, tlb_rs_skip_none);
+}
+
+/* Until exit: zswap frees pages before a disk would have been written. */
+void tlb_rs_no_zswap(void)
+{
+	tlb_rs_setting("/sys/module/zswap/parameters/enabled", "0");
+}
+
+/* Pages that move by themselves do not belong into a measurement. */
+void tlb_rs_quiet(void)
+{
+	char buf[32];
+
+	if (!tlb_rs_read_file("/proc/sys/kernel/numa_balancing", buf, sizeof(buf)) && atoi(buf))
+		tlb_rs_setting("/proc/sys/kernel/numa_balancing", "0");
+	/* A THP that was PTE-mapped on purpose must stay so. */
+	tlb_rs_setting(THP_SYSFS "khugepaged/scan_sleep_millisecs", "600000");
+}
+
+/* Selects "madvise" unless transparent huge pages are already available. */
+bool tlb_rs_thp_available(void)
+{
+	char buf[128];
+
+	if (tlb_rs_read_file(THP_SYSFS "enabled", buf, sizeof(buf)))
+		return false;
+	return !strstr(buf, "[never]") || tlb_rs_setting(THP_SYSFS "enabled", "madvise");
+}
+
+void tlb_rs_delay_none(void)
+{
+	tlb_rs_write_file(TLB_BATCH_DELAY, "0");
+	tlb_rs_write_file(TLB_BATCH_FLUSH_DELAY, "0");
+	tlb_rs_write_file(TLB_SECONDARY_DELAY, "0");
+	tlb_rs_write_file(MIGRC_WALK_DELAY, "0");
+}
+
+bool tlb_rs_delay(const char *path, long us)
+{
+	char buf[32];
+
+	snprintf(buf, sizeof(buf), "%ld", us);
+	if (tlb_rs_write_file(path, buf))
+		return false;
+	tlb_rs_at_exit(tlb_rs_delay_none);
+	return true;
+}
