@@ -12,10 +12,13 @@
 #define STRUCT_PAGE	64
 #define MAX_SIZES	8
 
-static unsigned long psize;
-static long nr_cpus;
-static unsigned long sizes[MAX_SIZES];	/* kB, ascending */
-static int nr_sizes;
+/* hvo_setup.c */
+extern unsigned long psize;
+extern long nr_cpus;
+extern unsigned long sizes[MAX_SIZES];
+extern int nr_sizes;
+void read_sizes(void);
+void hvo_set_up(bool debug);
 
 static inline long get(const char *path)
 {
@@ -110,54 +113,11 @@ static inline long spare_pages(unsigned long kb)
 	return optimizable(kb) ? vmemmap_pages(kb) - 1 : 0;
 }
 
-static inline void read_sizes(void)
-{
-	DIR *dir = opendir(HUGETLB_SYSFS);
-	struct dirent *e;
-
-	while (dir && (e = readdir(dir)) && nr_sizes < MAX_SIZES) {
-		unsigned long kb;
-		int i;
-
-		if (sscanf(e->d_name, "hugepages-%lukB", &kb) != 1)
-			continue;
-		for (i = nr_sizes++; i && sizes[i - 1] > kb; i--)
-			sizes[i] = sizes[i - 1];
-		sizes[i] = kb;
-	}
-	if (dir)
-		closedir(dir);
-}
-
 /* For who resizes all pools, and leaves them empty. */
 static inline void hvo_need_empty_pools(void)
 {
 	if (tlb_rs_pools_in_use())
 		ksft_exit_skip("HugeTLB pools are in use\n");
-}
-
-/* Skips, or sets parameters until exit. @debug: needs what is in HVO_DEBUG beside the counters. */
-static inline void hvo_set_up(bool debug)
-{
-	psize = sysconf(_SC_PAGESIZE);
-	nr_cpus = sysconf(_SC_NPROCESSORS_ONLN);
-	read_sizes();
-	/* Not where a CPU is deaf, or comes and goes. */
-	tlb_rs_pin_cpu(0);
-	ksft_print_header();
-	if (access(HVO_DEBUG "stats", R_OK))
-		ksft_exit_skip("needs CONFIG_HUGETLB_VMEMMAP_PAUSE\n");
-	if (debug && access(HVO_DEBUG "verify", R_OK))
-		ksft_exit_skip("needs CONFIG_HVO_DEBUG\n");
-	/* An emulated CPU may not run for many milliseconds. */
-	if (!tlb_rs_setting(HVO_PARAM "strategy", "auto") ||
-	    !tlb_rs_setting(HVO_PARAM "ack_timeout_us", "200000") ||
-	    !tlb_rs_setting(HVO_PARAM "pause_budget_us", "1000000") ||
-	    !tlb_rs_setting(HVO_PARAM "max_ptes", "4096") ||
-	    !tlb_rs_setting(HVO_PARAM "duty_pct", "100") ||
-	    !tlb_rs_setting(HVO_PARAM "retry_s", "0") ||
-	    !tlb_rs_keep(HVO_PARAM "retries"))
-		ksft_exit_fail_msg("HVO cannot be set up\n");
 }
 
 /* Until exit. Where it is on since the boot, nothing else may have to turn it on. */

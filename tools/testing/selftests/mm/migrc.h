@@ -322,9 +322,6 @@ static inline int migrc_gather(struct migrc_set *set)
 #define LOAD(x)		__atomic_load_n(&(x), __ATOMIC_ACQUIRE)
 #define STORE(x, v)	__atomic_store_n(&(x), v, __ATOMIC_RELEASE)
 
-/* The case that is running. */
-static const char *migrc_case;
-
 /* By main. Nothing takes that long, unless something has gone wrong. */
 #define WAIT_FOR(condition) do {						\
 	__u64 __end = tlb_rs_now_ns() + 60000000000ULL;				\
@@ -455,141 +452,15 @@ struct migrc_options {
 	long want;		/* --expect-stale: at least so many; or 0 */
 };
 
-static inline void migrc_help(const char *prog, const struct migrc_options *o)
-{
-	printf("usage: %s [option]...\n"
-	       "  [--case NAME] [--rounds N] [--skip HOOKS] [--expect-none | --expect-stale MIN]\n"
-	       "%s", prog, o->dir ? "  [--dir DIRECTORY]\n" : "");
-}
-
-/* False if the program should end with @status. */
-static inline bool migrc_options(int argc, char **argv, struct migrc_options *o, int *status)
-{
-	static const struct option options[] = {
-		{ "case", required_argument, NULL, 'c' },
-		{ "dir", required_argument, NULL, 'd' },
-		{ "rounds", required_argument, NULL, 'n' },
-		{ "skip", required_argument, NULL, 's' },
-		{ "expect-stale", required_argument, NULL, 'e' },
-		{ "expect-none", no_argument, NULL, '0' },
-		{ "help", no_argument, NULL, 'h' },
-		{ }
-	};
-	int opt;
-
-	while ((opt = getopt_long(argc, argv, "c:d:n:s:e:0h", options, NULL)) != -1) {
-		switch (opt) {
-		case 'c':
-			o->only = optarg;
-			break;
-		case 'd':
-			o->dir = optarg;
-			break;
-		case 'n':
-			o->rounds = tlb_rs_number(optarg, 1, 1000000);
-			break;
-		case 's':
-			o->skip = strcmp(optarg, "none") ? optarg : NULL;
-			break;
-		case 'e':
-			o->want = tlb_rs_number(optarg, 1, 1000000);
-			break;
-		case '0':
-			o->want = 0;
-			break;
-		default:
-			migrc_help(argv[0], o);
-			*status = opt == 'h' ? 0 : KSFT_FAIL;
-			return false;
-		}
-	}
-	return true;
-}
-
-#define MIGRC_MOST_ROUNDS	40	/* or four times as many as planned */
-
-/*
- * Whether there is another round after @done ones. More than the @rounds that were
- * planned if too few were armed, or if less is stale than should be: a machine with
- * other work to do misses many.
- */
-static inline bool migrc_more(const struct migrc_options *o, long rounds, long done, long armed,
-			      __u64 stale)
-{
-	bool enough = o->want ? stale >= (__u64)o->want : armed >= (rounds + 3) / 4;
-	long most = 4 * rounds > MIGRC_MOST_ROUNDS ? 4 * rounds : MIGRC_MOST_ROUNDS;
-
-	return done < (enough ? rounds : most);
-}
-
-/*
- * A kselftest exit code. Rounds that were not armed could not show anything: too many of
- * them prove nothing. @optional: the kernel need not defer this.
- */
-static inline int migrc_judge(const struct migrc_options *o, long rounds, long armed, __u64 stale,
-			      bool optional)
-{
-	if (!o->want && armed < (rounds + 3) / 4) {
-		ksft_print_msg("%s: %ld rounds armed only, too few for the %ld planned\n",
-			       migrc_case, armed, rounds);
-		return optional && !armed && !stale ? KSFT_SKIP : KSFT_FAIL;
-	}
-	if (o->want ? stale >= (__u64)o->want : !stale)
-		return KSFT_PASS;
-	ksft_print_msg("%s: %llu rounds stale, expected: %s%ld\n", migrc_case, stale,
-		       o->want ? "at least " : "", o->want);
-	return KSFT_FAIL;
-}
-
-/* One JSON object: what a case did, and what the kernel counted since @before. */
-static inline void migrc_record(const char *program, const struct migrc_options *o, long rounds,
-				long armed, __u64 stale, const struct migrc_counters *before)
-{
-	struct migrc_counters d;
-
-	migrc_diff(before, &d);
-	printf("{\"test\":\"%s\",\"case\":\"%s\",\"skip\":\"%s\",\"rounds\":%ld,", program,
-	       migrc_case, o->skip ?: "none", rounds);
-	printf("\"armed\":%ld,\"stale\":%llu", armed, stale);
-	migrc_json(&d);
-	printf("}\n");
-	fflush(stdout);
-}
-
-/*
- * Runs the cases that --case asks for, each without the hooks of --skip, and ends the
- * program. @choose returns the name of one of @nr; it is the one for @run from then on.
- */
-static inline __noreturn void migrc_run(const char *what, const struct migrc_options *o, size_t nr,
-					const char *(*choose)(size_t i),
-					int (*run)(const struct migrc_options *o))
-{
-	size_t i, plan = 0;
-
-	for (i = 0; i < nr; i++)
-		plan += !o->only || !strcmp(o->only, choose(i));
-	if (!plan)
-		ksft_exit_fail_msg("no case '%s'\n", o->only);
-	ksft_set_plan(plan);
-	for (i = 0; i < nr; i++) {
-		int ret;
-
-		migrc_case = choose(i);
-		if (o->only && strcmp(o->only, migrc_case))
-			continue;
-		if (o->skip && !migrc_skip_hooks(o->skip)) {
-			ksft_test_result_skip("%s: %s: cannot remove '%s'\n", what, migrc_case,
-					      o->skip);
-			continue;
-		}
-		ret = run(o);
-		migrc_skip_none();
-		ksft_test_result_report(ret, "%s: %s%s%s\n", what, migrc_case,
-					o->skip ? ", without " : "", o->skip ?: "");
-		/* The next case begins with an empty ledger. */
-		migrc_drain();
-	}
-	ksft_finished();
-}
+/* migrc_cases.c */
+extern const char *migrc_case;
+bool migrc_options(int argc, char **argv, struct migrc_options *o, int *status);
+bool migrc_more(const struct migrc_options *o, long rounds, long done, long armed, __u64 stale);
+int migrc_judge(const struct migrc_options *o, long rounds, long armed, __u64 stale, bool optional);
+void migrc_record(const char *program, const struct migrc_options *o, long rounds, long armed,
+		  __u64 stale, const struct migrc_counters *before);
+__noreturn void migrc_run(const char *what, const struct migrc_options *o, size_t nr,
+			  const char *(*choose)(size_t i),
+			  int (*run)(const struct migrc_options *o));
 
 #endif /* _MIGRC_TEST_H */
