@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Who moves the pages: the mover, NUMA balancing, DAMON. */
+#include "migrc_workload.h"
+
+/*
+ * The pages from @at to @end, in as many calls as it takes: one ends with the first block of
+ * which something cannot be moved.
+ */
+static void move(size_t at, size_t end)
+{
+	size_t i;
+
+	while (at < end) {
+		for (i = at; i < end; i++)
+			set.status[i] = NOT_TRIED;
+		if (syscall(SYS_move_pages, 0, end - at, set.addrs + at, set.nodes + at,
+			    set.status + at, MPOL_MF_MOVE_ALL) <= 0)
+			return;
+		while (at < end && set.status[at] != NOT_TRIED)
+			at++;
+		at = (at / block_pages + 1) * block_pages;
+	}
+}
+
+/*
+ * A call is for @call_pages; of these, blocks change places: the kernel migrates
+ * @block_pages to one node, and then as many to the other one.
+ */
+static void move_pass(int odd, __u64 *next)
+{
+	size_t i, at;
+
+	for (i = 0; i < set.nr; i++)
+		set.nodes[i] = (i / block_pages + odd) & 1;
+	for (at = 0; at < set.nr; at += call_pages) {
+		size_t left = set.nr - at;
+
+		while (tlb_rs_now_ns() < *next)
+			;
+		*next += interval_ns;
+		move(at, at + (call_pages < left ? call_pages : left));
+	}
+}
+
+/* The kernel looks ten times a second which node uses a page. */
+void balance(void)
+{
+	migrc_setting("/proc/sys/kernel/numa_balancing", 1);
+	migrc_setting(BALANCING "scan_delay_ms", 100);
+	migrc_setting(BALANCING "scan_period_min_ms", 100);
+	migrc_setting(BALANCING "scan_period_max_ms", 100);
+}
+
+static void must_write(const char *dir, const char *name, const char *val)
+{
+	char path[256];
+	int err;
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	err = tlb_rs_write_file(path, val);
+	if (err)
+		ksft_exit_fail_msg("%s: %s\n", path, strerror(-err));
+}
+
+void damon_stop(void)
+{
+	tlb_rs_write_file(DAMON "0/state", "off");
+	tlb_rs_write_file(DAMON "nr_kdamonds", "0");
+}
+
+/* All pages of the set, every 100 ms, to the target node of the scheme. */
+void damon_start(void)
+{
+	char pid[24], begin[24], end[24];
+	const char *const todo[][2] = {
+		{ "nr_kdamonds", "1" },
+		{ "0/contexts/nr_contexts", "1" },
+		{ CONTEXT "operations", "fvaddr" },
+		{ CONTEXT "targets/nr_targets", "1" },
+		{ CONTEXT "targets/0/pid_target", pid },
+		{ CONTEXT "targets/0/regions/nr_regions", "1" },
+		{ CONTEXT "targets/0/regions/0/start", begin },
+		{ CONTEXT "targets/0/regions/0/end", end },
+		{ CONTEXT "schemes/nr_schemes", "1" },
+		{ SCHEME "action", "migrate_hot" },
+		{ SCHEME "access_pattern/sz/max", "18446744073709551615" },
+		{ SCHEME "access_pattern/nr_accesses/max", "4294967295" },
+		{ SCHEME "access_pattern/age/max", "4294967295" },
+		{ SCHEME "target_nid", "0" },
+		{ "0/state", "on" },
+	};
+	size_t i;
+
+	snprintf(pid, sizeof(pid), "%d", getpid());
+	snprintf(begin, sizeof(begin), "%lu", (unsigned long)base);
+	snprintf(end, sizeof(end), "%lu", (unsigned long)base + set.nr * psize);
+	for (i = 0; i < ARRAY_SIZE(todo); i++)
+		must_write(DAMON, todo[i][0], todo[i][1]);
+}
+
+/* Until nine of ten pages have followed, or the kernel has given up. */
+static void follow_pass(int odd)
+{
+	long long before = tlb_rs_vmstat_read("pgmigrate_success");
+	__u64 end = tlb_rs_now_ns() + FOLLOW_NS;
+
+	if (by == BY_BALANCE) {
+		STORE(shared->node, odd);
+	} else {
+		must_write(DAMON, SCHEME "target_nid", odd ? "1" : "0");
+		must_write(DAMON, "0/state", "commit");
+	}
+	while (tlb_rs_vmstat_read("pgmigrate_success") - before < (long long)set.nr * 9 / 10 &&
+	       tlb_rs_now_ns() < end)
+		tlb_rs_sleep_us(10000);
+}
+
+/* Moves every page @times. Returns the most that were held. */
+long long move_all(int times)
+{
+	static int odd;
+	__u64 next = tlb_rs_now_ns();
+	long long most = 0;
+
+	while (times--) {
+		long long held;
+
+		odd = !odd;
+		if (by == BY_MOVE)
+			move_pass(odd, &next);
+		else
+			follow_pass(odd);
+		held = migrc_held(-1);
+		most = held > most ? held : most;
+	}
+	return most;
+}
