@@ -25,6 +25,7 @@ sys.path[:0] = [str(ROOT / "tools" / name) for name in ("report", "guest", "kern
 import common  # noqa: E402
 import guest  # noqa: E402
 import measure  # noqa: E402
+import outcome  # noqa: E402
 import output  # noqa: E402
 import suites  # noqa: E402
 
@@ -34,7 +35,7 @@ OUT = ROOT / "build" / "bench"
 def identity(suite, context):
     """Changes with anything that the figures of a suite depend on."""
     digest = hashlib.sha256(repr((suite, context.arches, context.variant)).encode())
-    inputs = [HERE / "suites.py", HERE / "machine.py", HERE / "flushcode.py",
+    inputs = [*(HERE / f"{name}.py" for name in ("suites", "outcome", "machine", "flushcode")), *sorted(HERE.glob("of_*.py")),
               ROOT / "tools/report/measure.py", *sorted((ROOT / "tools/meter").glob("*.[ch]")),
               *sorted((ROOT / "tools/testing/selftests/mm").glob("*.[ch]"))]
     inputs += [guest.kernel_path(arch, variant, context.kver) for arch in context.arches
@@ -60,7 +61,7 @@ def measured(suite, context, again):
     context.suite, context.boots = suite, 0
     # Boots of a run that was interrupted are not repeated, either.
     context.key = f"{key} {time.time()}" if again else key
-    result = suites.Result(context)
+    result = outcome.Result(context)
     suites.SUITES[suite].run(result)
     new = {"suite": suite, "about": suites.SUITES[suite].about, "key": key, "kver": context.kver,
            "seconds": round(time.monotonic() - begin), **result.json()}
@@ -89,7 +90,7 @@ def main():
         parser.error(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(suites.SUITES)}")
 
     OUT.mkdir(parents=True, exist_ok=True)
-    context = suites.Context([args.arch] if args.arch else ["arm64", "x86_64"], args.variant, args.kver, OUT)
+    context = outcome.Context([args.arch] if args.arch else ["arm64", "x86_64"], args.variant, args.kver, OUT)
     if not args.no_build:
         measure.make("meter")
         for arch in context.arches:

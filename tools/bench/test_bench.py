@@ -20,6 +20,10 @@ import bench  # noqa: E402
 import content  # noqa: E402
 import flushcode  # noqa: E402
 import machine  # noqa: E402
+import of_hvo  # noqa: E402
+import of_migrc  # noqa: E402
+import of_tlb_batch  # noqa: E402
+import outcome  # noqa: E402
 import output  # noqa: E402
 import page  # noqa: E402
 import plots  # noqa: E402
@@ -44,7 +48,7 @@ SPLITS = {"split_anon": (543, 543, 1), "split_mixed": (512, 512, 1), "split_shar
 MOVES = {"move_ro": (4096, 4096, 8), "move_rw": (4096, 4096, 8)}
 PAGES = {"pageout_file": (1, 1, 0.031), "pageout_anon_clean": (1, 1, 0.031), "pageout_anon_dirty": (1, 1, 1),
          "pageout_mthp": (1, 1, 0), "pageout_thp": (1, 1, 1.06)}
-WORST = {name: (1, 1, 1 - 0.1 * (i % 5) + 0.05 * (i % 2)) for i, name in enumerate(suites.WORST)}
+WORST = {name: (1, 1, 1 - 0.1 * (i % 5) + 0.05 * (i % 2)) for i, name in enumerate(of_tlb_batch.WORST)}
 
 
 def flushed(region, mode, i, figures, units, unit="units", **more):
@@ -75,7 +79,7 @@ def boots(_, arch, job, variant="bench", **options):
                     found += [flushed(name, mode, i, f, 4096) for name, f in figures.items()]
         if "thpscale" in job:
             found += [flushed("thpscale", mode, i, (40, 2 + n / 8, 1 + n / 16), 64, threads=n, round=i, complete=1,
-                              huge=60, splits=50, both_ns=(9 - mode) * 1e6) for n in suites.THREADS for i in range(2)]
+                              huge=60, splits=50, both_ns=(9 - mode) * 1e6) for n in of_tlb_batch.THREADS for i in range(2)]
     if "tlb_batch_sweep" in job:
         found += [{"region": "sweep", "tlb_batch": 1, "pages": n, "units": 1, "set_pages": 512, "refill_ns": 5000,
                    "change_ns": 1000 + 100 * n, "meter": {"tlbi": min(n, 512), "tlbi_asid": int(n > 511)}}
@@ -92,21 +96,22 @@ def boots(_, arch, job, variant="bench", **options):
         found += [{"region": region, "strategy": s, "pages": pages * (512 if region == "hvo_free_small" else 1),
                    "ns": pages * (1000 if s == "unsafe" else 1300 + i), "in_pauses_ns": 100 * pages, "cancelled": 0,
                    "pauses": pages * (8 if s == "perfolio" else 1), "stop_machine": 0, "entries": 9,
-                   "saved": pages * suites.SAVED.get(region, 0), "worst_stall_ns": 1e6, "p99_stall_ns": 1e5,
+                   "saved": pages * of_hvo.SAVED.get(region, 0), "worst_stall_ns": 1e6, "p99_stall_ns": 1e5,
                    "meter": {"sgi": pages}}
-                  for i in range(runs) for s in re.findall(r"--strategy (\w+)", job) for region in suites.HVO_ROWS]
+                  for i in range(runs) for s in re.findall(r"--strategy (\w+)", job) for region in of_hvo.HVO_ROWS]
     return found, machine.command(arch, variant, job, options), ""
 
 
 def measured():
     """Results of all suites, as they are read back from their files."""
     with tempfile.TemporaryDirectory() as out, mock.patch.multiple(
-            suites, boot=boots, flush_share=lambda result: None, text_size=lambda path: (len(str(path)), 2, 1),
-            symbol_size=lambda path, name: 9000 + len(str(path))):
-        context = suites.Context(["arm64", "x86_64"], "bench", "7.3", Path(out))
+            suites, text_size=lambda path: (len(str(path)), 2, 1), symbol_size=lambda path, name: 9000 + len(str(path))), \
+            mock.patch.multiple(of_tlb_batch, boot=boots, flush_share=lambda result: None), \
+            mock.patch.object(of_migrc, "boot", boots), mock.patch.object(of_hvo, "boot", boots):
+        context = outcome.Context(["arm64", "x86_64"], "bench", "7.3", Path(out))
         results = []
         for name, suite in suites.SUITES.items():
-            result = suites.Result(context)
+            result = outcome.Result(context)
             suite.run(result)
             results.append({"suite": name, "about": suite.about, "seconds": 1, **result.json()})
     return json.loads(json.dumps(results))
@@ -145,7 +150,7 @@ class Arithmetic(unittest.TestCase):
 
 class Targets(unittest.TestCase):
     def test_gate(self):
-        result = suites.Result(None)
+        result = outcome.Result(None)
         result.gate("met", 1.0, 1.0)
         result.gate("not met", 1.1, 1.0)
         result.gate("not measured", None, 1.0)
@@ -156,7 +161,7 @@ class Targets(unittest.TestCase):
 
     def test_one_count_above_stock_fails(self):
         for ours, ok in ((512, True), (600, False), (None, False)):
-            result = suites.Result(None)
+            result = outcome.Result(None)
             result.not_above("tlbi", "tlbi", 512, ours, 32)
             gates = result.json()["gates"]
             self.assertEqual(all(g["ok"] for g in gates), ok, ours)
@@ -168,24 +173,24 @@ class Targets(unittest.TestCase):
                 records, *rest = boots(*args, **options)
                 return [r for r in records if (r["region"], r["tlb_batch"]) not in gone], *rest
 
-            result = suites.Result(suites.Context(["arm64"], "bench", "7.3", Path()))
-            with mock.patch.object(suites, "boot", some):
-                suites.worst(result)
+            result = outcome.Result(outcome.Context(["arm64"], "bench", "7.3", Path()))
+            with mock.patch.object(of_tlb_batch, "boot", some):
+                of_tlb_batch.worst(result)
             return [g["text"] for g in result.gates if not g["ok"] and g["hard"] and "was measured" in g["text"]]
 
         self.assertEqual(missed(()), [])
-        text = suites.WORST["worst_huge"]
+        text = of_tlb_batch.WORST["worst_huge"]
         for gone in ({("worst_huge", 1)}, {("worst_huge", 0)}, {("worst_huge", m) for m in (-1, 0, 1)}):
             self.assertEqual(missed(gone), [f"arm64, {n} vCPU{'s' * (n > 1)}: {text}: was measured" for n in (4, 1)])
         for arch in ("arm64", "x86_64"):
-            result = suites.Result(None)
-            suites.counts_gates(result, arch, "max", {})
-            self.assertEqual([g["ok"] for g in result.gates], [False] * len(suites.WORK_NAMES))
+            result = outcome.Result(None)
+            of_tlb_batch.counts_gates(result, arch, "max", {})
+            self.assertEqual([g["ok"] for g in result.gates], [False] * len(of_tlb_batch.WORK_NAMES))
 
     def test_workload_gates(self):
         def judged(records):
-            result = suites.Result(None)
-            suites.workload_gates(result, "arm64", suites.switched(records, suites.WORKLOADS))
+            result = outcome.Result(None)
+            of_migrc.workload_gates(result, "arm64", of_migrc.switched(records, of_migrc.WORKLOADS))
             return [g["ok"] for g in result.gates], [g["hard"] for g in result.gates]
 
         good = (pair("lookup", (40, 0), (0, 2)) + pair("file", (40, 0), (1, 1), ns=(1000, 990)) +
@@ -205,10 +210,10 @@ class Targets(unittest.TestCase):
         self.assertEqual(judged([])[0], [False] * 7)
 
     def test_workload_tables(self):
-        result = suites.Result(None)
+        result = outcome.Result(None)
         records = pair("file", (40, 0), (1, 3), deferred=900, denied=100, denied_writable=96, denied_mixed=4,
                        drain_age=3, drain_age_pages=900, drain_mms=3, hook_range=1)
-        suites.workload_tables(result, "arm64", "t", suites.switched(records, suites.WORKLOADS), "c")
+        of_migrc.workload_tables(result, "arm64", "t", of_migrc.switched(records, of_migrc.WORKLOADS), "c")
         row, (off, on) = result.tables[0]["rows"][0], result.tables[1]["rows"]
         self.assertEqual(row[1:4], [40, 4, 0.1])
         self.assertEqual(row[-4:], [90, 10, 7, 2])
@@ -289,7 +294,7 @@ class Page(html.parser.HTMLParser):
 
 def simple(*rows, cells=(("a", 1),), commands=("true",), gates=(), notes=()):
     """The result of a suite with one table."""
-    result = suites.Result(None)
+    result = outcome.Result(None)
     result.table("t", ["work", "count"], [list(row) for row in cells], *commands)
     for gate in gates:
         result.gate(*gate)
@@ -301,9 +306,9 @@ def simple(*rows, cells=(("a", 1),), commands=("true",), gates=(), notes=()):
 
 class Overview(unittest.TestCase):
     def test_compare(self):
-        result = suites.Result(None)
+        result = outcome.Result(None)
         result.compare("hvo", "arm64", "w", "pauses", {-1: [100, 100], 0: [10, 20, 40], 1: [5, 20, 60]}, "one", "two")
-        result.compare("hvo", "arm64", "w", suites.TIME, {0: [3000], 1: [1000]}, "one")
+        result.compare("hvo", "arm64", "w", outcome.TIME, {0: [3000], 1: [1000]}, "one")
         result.compare("hvo", "arm64", "w", "none of stock", {0: [0, 0], 1: [3, 3]}, "one")
         result.compare("hvo", "arm64", "w", "not measured", {}, "one")
         first, of_time, zero, nothing = result.rows
@@ -347,7 +352,7 @@ class Overview(unittest.TestCase):
         # What was put in comes out, in each mode and on each machine.
         for arch in ("arm64", "arm64 neoverse-n1", "x86_64"):
             row, = (r for r in rows["counts"] if (r["work"], r["arch"], r["unit"]) ==
-                    ("split a PTE-mapped 2 MiB THP", arch, suites.FLUSHES))
+                    ("split a PTE-mapped 2 MiB THP", arch, outcome.FLUSHES))
             self.assertEqual((row["unbatched"], row["stock"], row["tlb-rs"]), (543, 543, 1))
             self.assertIn(f"--arch {arch.split()[0]}", row["commands"][0])
         kept, = (r for r in rows["hvo"] if r["unit"] == "pages of struct pages")
