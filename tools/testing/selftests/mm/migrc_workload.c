@@ -304,10 +304,11 @@ static bool run(const struct workload *w)
 static void help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
-	       "  [--case lookup|file|procs|store] [--by move|balance|damon] [--pairs P] [--pages N]\n"
-	       "  [--call N] [--block N] [--pace PERCENT] [--moves N] [--age MS] [--threads K]\n"
-	       "  [--procs K] [--dir DIRECTORY] [--protect] [--large]\n"
-	       "--call: pages in one call; --block: that move to the same node, one after the other\n"
+	       "  [--case lookup|file|procs|store] [--by move|balance|damon] [--pairs P]\n"
+	       "  [--pages N] [--call N] [--block N] [--pace PERCENT] [--moves N] [--age MS]\n"
+	       "  [--threads K] [--procs K] [--dir DIRECTORY] [--protect] [--large]\n"
+	       "--call: pages in one call; "
+	       "--block: that move to the same node, one after the other\n"
 	       "--pace: time from one call to the next, of that which one takes; 0: none\n"
 	       "--moves: of each page in each half of a pair\n"
 	       "--protect: the tables are made read-only with mprotect()\n",
