@@ -76,16 +76,22 @@ static void retry_later(unsigned int seconds)
 
 static void retry(struct work_struct *work)
 {
-	retry_later(hvo_retry(READ_ONCE(retry_s)));
+	unsigned int first_s = READ_ONCE(retry_s);
+
+	if (first_s)
+		retry_later(hvo_retry(first_s));
 }
 
 static int retry_s_set(const char *val, const struct kernel_param *kp)
 {
 	int ret = param_set_uint(val, kp);
 
-	/* Not before there are workers: what is at boot comes into its pool later. */
-	if (!ret && system_state >= SYSTEM_SCHEDULING)
-		retry_later(READ_ONCE(retry_s));
+	/*
+	 * Not before there are workers: what is at boot comes into its pool later. It may be
+	 * pending for a long time, of the value before.
+	 */
+	if (!ret && system_state >= SYSTEM_SCHEDULING && READ_ONCE(retry_s))
+		mod_delayed_work(system_unbound_wq, &retry_work, secs_to_jiffies(retry_s));
 	return ret;
 }
 

@@ -8,6 +8,8 @@
  * needed  processes need the pages while the worker has taken them out of the pool: each
  *         waits for it, and gets what it has reserved.
  *
+ * off     hvo.retry_s is 0, and then a short time again, while it waits for a long one.
+ *
  * The pool grows while vm.hugetlb_optimize_vmemmap is off, as where pages could not be
  * optimised for want of memory. --skip HOOK removes a rule, so that a test fails.
  */
@@ -123,6 +125,25 @@ static bool test_used(void)
 	return !resize(kb, 0) && memmap() == before && ok;
 }
 
+static bool test_off(void)
+{
+	long before = memmap();
+	bool ok;
+
+	set(HVO_PARAM "retry_s", "0");
+	ok = plain_pool(PAGES);
+	set(HVO_SWITCH, "1");
+	usleep(TWICE_NS / 1000);
+	ok = ok && counts_are(0, PAGES);
+	if (!ok)
+		ksft_print_msg("something was optimised\n");
+	/* Seconds: nobody waits for that. */
+	set(HVO_PARAM "retry_s", "4000000000");
+	set(HVO_PARAM "retry_s", "1");
+	ok = ok && soon("on again", PAGES, 0) && verified(before, PAGES);
+	return !resize(kb, 0) && memmap() == before && ok;
+}
+
 /* Uses the whole pool; dies if it does not get what it has reserved. */
 static void use_pool(__u64 *slowest)
 {
@@ -193,6 +214,7 @@ static const struct {
 } cases[] = {
 	{ .name = "free", .test = test_free },
 	{ .name = "used", .test = test_used },
+	{ .name = "off", .test = test_off },
 	{ .name = "needed", .test = test_needed, .injects = true },
 };
 
