@@ -23,6 +23,7 @@ static const struct knob {
 	{ HVO_PARAM "ack_timeout_us", false, { "0", "1", "200000" } },
 	{ HVO_PARAM "retries", false, { "0", "8", "1000" } },
 	{ HVO_PARAM "duty_pct", false, { "0", "10", "100", "4294967295" } },
+	{ HVO_PARAM "retry_s", false, { "0", "1", "4294967295" } },
 	{ HVO_PARAM "strategy", false, { "auto", "stop_machine" } },
 };
 
@@ -202,6 +203,7 @@ static const struct file files[] = {
 	{ HVO_PARAM "ack_timeout_us", NUMBER, 0, 1000000, NULL },
 	{ HVO_PARAM "retries", NUMBER, 0, 1000, NULL },
 	{ HVO_PARAM "duty_pct", NUMBER, 0, U32_LIMIT, NULL },
+	{ HVO_PARAM "retry_s", NUMBER, 0, U32_LIMIT, NULL },
 	{ HVO_PARAM "strategy", WORD, 0, 0, NULL },
 	{ DEBUGFS "tlb_batch/stats", READ_ONLY, 0, 0, NULL },
 	{ DEBUGFS "tlb_batch/current", READ_ONLY, 0, 0, NULL },
