@@ -248,7 +248,7 @@ def programs(suite):
                     append="kunit.enable=0 irqchip.gicv3_pseudo_nmi=1")
 
 
-def hvo_panic(suite, name, append, says="hvo_restore_folio", case="panic"):
+def hvo_panic(suite, name, append, says="hvo_optimize_folios", case="panic"):
     """Who panics while the other CPUs wait has to let them go on, so that they can be stopped; who dies has to panic."""
     result = boot(suite, name, "arm64", harness.IMAGE, f"hvo_pool --case {case}", want=guest.SPLAT, append=append,
                   mem="4G", timeout=900)
