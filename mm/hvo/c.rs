@@ -309,8 +309,9 @@ pub(crate) struct Resize(Size, NotThreadSafe);
 impl Resize {
     /// Takes it, unless somebody has it.
     pub(crate) fn try_lock(size: Size) -> Option<Self> {
-        // INVARIANT: It does now.
-        try_resize(size).then_some(Self(size, NotThreadSafe))
+        // INVARIANT: It does now. Not then_some(), which would make one that is dropped, and so
+        // unlocks, where somebody else has it.
+        try_resize(size).then(|| Self(size, NotThreadSafe))
     }
 }
 

@@ -124,6 +124,8 @@ mod suite {
             let resize = Resize::try_lock(size).unwrap();
 
             assert!(Resize::try_lock(size).is_none());
+            // And the attempt has unlocked nothing.
+            assert!(Resize::try_lock(size).is_none());
             // Nothing is held, so that nobody waits for it.
             assert!(Held::take(&resize, 0).is_none());
             drop(resize);

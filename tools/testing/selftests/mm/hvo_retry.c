@@ -186,15 +186,16 @@ static bool test_needed(void)
 	__u64 begin;
 	bool ok;
 
-	/* The worker waits for this CPU with all pages in its hands. */
+	/* The worker waits for this CPU, for a second, with all pages in its hands. */
 	set_num(HVO_DEBUG "deaf_cpu", 1);
+	set_num(HVO_PARAM "ack_timeout_us", 1000000);
 	ok = plain_pool(PAGES);
 	set(HVO_SWITCH, "1");
 	begin = tlb_rs_now_ns();
 	while (ok && !counts_are(PAGES, 0) && tlb_rs_now_ns() - begin < SOON_NS) {
 		ok = pool_is_usable(slowest);
 		/* It takes only what is free. */
-		usleep(300000);
+		usleep(100000);
 	}
 	set_num(HVO_DEBUG "deaf_cpu", 0xffffffff);
 	ksft_print_msg("the longest fault took %llu ms\n", *slowest / 1000000);
