@@ -182,7 +182,7 @@ impl<M: Memory> Drop for Parts<M> {
 /// Units can be added.
 pub struct Collecting;
 
-/// Who had read the reference count of a page that becomes a tail has finished.
+/// No task still acts on the reference count that it read of a page that becomes a tail.
 pub struct Prepared;
 
 /// The first units were changed.
@@ -206,8 +206,8 @@ impl Grace {
     ///
     /// # Safety
     ///
-    /// Whoever read the reference count of a page that becomes a tail, before it was frozen, must
-    /// not try to raise it any more.
+    /// A task that read the reference count of a page that becomes a tail, before it was frozen,
+    /// must not try to raise it any more.
     pub unsafe fn is_over() -> Self {
         Self(())
     }
@@ -303,7 +303,8 @@ impl<M: Memory> Batch<M, Prepared> {
 
     /// Changes the units, the first ones first.
     pub fn apply(self, ways: &mut impl Ways<M::Run>) -> Batch<M, Applied> {
-        // SAFETY: Who called `Open::change()` has promised it.
+        // SAFETY: The callers of `Open::change()` have promised it, and a unit that was not closed
+        // has no run here.
         let (changed, why) = unsafe { ways.change(&self.parts.runs, &self.parts.last) };
 
         Batch {

@@ -44,7 +44,7 @@ pub(crate) struct Folio(NonNull<bindings::folio>);
 ///
 /// # Invariants
 ///
-/// Only who has this uses it.
+/// Only the holder of this uses the list.
 #[derive(Clone, Copy)]
 pub(crate) struct Folios<'l>(NonNull<bindings::list_head>, PhantomData<&'l ()>);
 
@@ -182,7 +182,8 @@ impl Frozen {
     /// sleep.
     pub(crate) fn wait(self) -> Grace {
         wait_for_readers(self.0);
-        // SAFETY: Who takes a reference does so in an RCU read-side section, see page_ref.h.
+        // SAFETY: page_ref.h reads a count and raises it in one RCU read-side section, and a grace
+        // period has passed.
         unsafe { Grace::is_over() }
     }
 }
@@ -294,7 +295,7 @@ impl Block {
 
     /// Its pages are mapped one by one now.
     pub(crate) fn was_split(self) {
-        // SAFETY: They are.
+        // SAFETY: Both callers have just made the entry of the block lead to a table.
         unsafe { bindings::hvo_block_split(self.0.as_ptr()) };
     }
 }
@@ -335,7 +336,7 @@ pub(crate) struct Held<'r> {
 impl<'r> Held<'r> {
     /// Takes up to `most` folios that should be optimised; none if there are none. May sleep.
     pub(crate) fn take(resize: &'r Resize, most: usize) -> Option<Self> {
-        // SAFETY: The list is that of who has begun, and has not ended.
+        // SAFETY: C keeps one list, and its mutex keeps others off it until `hvo_hold_end()`.
         let folios = unsafe { Folios::from_raw(hold_begin()) };
         // INVARIANT: Just above.
         let held = Self {
@@ -416,6 +417,7 @@ safe_c! {
     fn hold_next(size: Size, node: c_uint) -> bool = hvo_hold_next(size.as_ptr(), node);
     /// How many folios of a size should be optimised and are not, but for surplus ones.
     pub(crate) fn missing(size: Size) -> isize = hvo_missing_folios(size.as_ptr());
+    fn get_params(params: &mut Params) = hvo_get_params(params);
     /// Counts a pause, or an attempt.
     pub(crate) fn account(event: &bindings::hvo_event, success: bool)
         = hvo_account(event, success);
@@ -424,7 +426,7 @@ safe_c! {
 /// Makes each CPU have translations of the vmemmap of a folio. For checks.
 pub(crate) fn touch(_size: Size, _folio: Folio) {
     #[cfg(CONFIG_HVO_DEBUG)]
-    // SAFETY: It reads struct pages.
+    // SAFETY: The folio has struct pages, before and after the change.
     unsafe {
         bindings::hvo_touch(_size.as_ptr(), _folio.as_ptr())
     };
@@ -456,8 +458,7 @@ pub(crate) fn errno(why: Why) -> c_int {
 pub(crate) fn params() -> Params {
     let mut params = Params::default();
 
-    // SAFETY: It fills them in.
-    unsafe { bindings::hvo_get_params(&mut params) };
+    get_params(&mut params);
     params
 }
 

@@ -72,7 +72,7 @@ global_lock! {
 struct Turn(GlobalGuard<TURN>);
 
 impl Turn {
-    /// Waits until all others who want to stop CPUs have done so, and until the CPUs have run for
+    /// Waits for all tasks that came earlier to stop the CPUs, and until the CPUs have run for
     /// long enough since: `duty_pct` is the share of the time that they may be stopped for.
     fn begin(duty_pct: u32) -> Self {
         let stop = TURN.lock();
@@ -145,7 +145,7 @@ unsafe impl Ways<Run> for Fallback {
 
                 // rule: hvo/final: a unit that was begun has to be finished
                 match attempts.after(miss, retries, self.mandatory || inside) {
-                    // Not with threads a second time: who keeps the lock may wait for this.
+                    // Not with threads a second time: the owner of the lock may wait for this.
                     Step::Again(us) => {
                         stop = false;
                         fsleep(Delta::from_micros(us as i64));

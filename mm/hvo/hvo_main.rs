@@ -311,7 +311,8 @@ impl<'l> Changes<'l> {
             if optimizes {
                 return self.frozen.wait();
             }
-            // SAFETY: The pages that become tails are heads of nothing, or tails already.
+            // SAFETY: A restoration makes no tails. A demotion makes tails of tails, which have had
+            // no struct page of their own since the folio was optimised.
             unsafe { Grace::is_not_needed() }
         };
         let mandatory = matches!(self.op, Op::Restore(_));
@@ -434,7 +435,7 @@ fn optimize(
     for folio in folios {
         let mut added = changes.add(folio);
 
-        // Without memory: with what the others give back.
+        // The folios that were collected give back memory for this one.
         if added == Err(Why::NoMemory) && !changes.batch.is_empty() {
             changes = changes.commit();
             added = changes.add(folio);
@@ -489,7 +490,7 @@ unsafe extern "C" fn hvo_rust_init() -> c_int {
     0
 }
 
-/// Gives back the vmemmap of folios, of size `h`, but for one page each. May sleep.
+/// Gives back the vmemmap of folios of size `h`, all of it except one page each. May sleep.
 ///
 /// Those that it cannot be done for are left as they are, and a message says how many and why.
 ///
@@ -514,7 +515,8 @@ unsafe extern "C" fn hvo_optimize_folios(
 
 /// The same for one that is on no list.
 ///
-/// For one that replaces another: who migrates it, or wants its memory, is not told if this fails.
+/// For one that replaces another. No message says that it failed: the caller migrates a page, or
+/// wants its memory, and has no use for that.
 ///
 /// # Safety
 ///

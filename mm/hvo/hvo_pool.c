@@ -71,7 +71,7 @@ static DECLARE_DELAYED_WORK(retry_work, retry);
 static void retry_later(unsigned int seconds)
 {
 	if (seconds)
-		queue_delayed_work(system_unbound_wq, &retry_work, secs_to_jiffies(seconds));
+		queue_delayed_work(system_dfl_wq, &retry_work, secs_to_jiffies(seconds));
 }
 
 static void retry(struct work_struct *work)
@@ -85,13 +85,14 @@ static void retry(struct work_struct *work)
 static int retry_s_set(const char *val, const struct kernel_param *kp)
 {
 	int ret = param_set_uint(val, kp);
+	unsigned int first_s = READ_ONCE(retry_s);
 
 	/*
-	 * Not before there are workers: what is at boot comes into its pool later. It may be
-	 * pending for a long time, of the value before.
+	 * The command line comes before there are workers, and pools come after it. The work may
+	 * be pending for what the value was before.
 	 */
-	if (!ret && system_state >= SYSTEM_SCHEDULING && READ_ONCE(retry_s))
-		mod_delayed_work(system_unbound_wq, &retry_work, secs_to_jiffies(retry_s));
+	if (!ret && system_state >= SYSTEM_SCHEDULING && first_s)
+		mod_delayed_work(system_dfl_wq, &retry_work, secs_to_jiffies(first_s));
 	return ret;
 }
 
@@ -150,8 +151,8 @@ void hvo_end_resize(struct hstate *h)
 
 /*
  * What the worker holds is still counted as free, so that it can be reserved. It is not on a
- * list of free folios, and not marked as free: who comes across it tries again, as with one
- * that is being freed. Who needs one waits for this mutex.
+ * list of free folios, and not marked as free: code that meets it by its frame number tries
+ * again, as with a folio that is being freed. An allocation waits for this mutex.
  */
 static DEFINE_MUTEX(hold_mutex);
 static LIST_HEAD(held);
@@ -195,7 +196,7 @@ bool hvo_hold_next(struct hstate *h, unsigned int nid)
 	return true;
 }
 
-/* Puts back what was held. Returns how many of them are optimised now. */
+/* Puts back what was held, and counts how many of these folios are optimised now. */
 void hvo_hold_end(void)
 {
 	struct folio *folio, *next;
@@ -225,7 +226,7 @@ void hvo_hold_end(void)
 bool hvo_wait_for_folios(const struct hstate *h)
 {
 	lockdep_assert_held(&hugetlb_lock);
-	/* rule: hvo/held: who has reserved a folio that the worker holds would not get it */
+	/* rule: hvo/held: a task would not get the folio that it has reserved */
 	if (held_of != h || hvo_skip(HVO_HOOK_HELD))
 		return false;
 	spin_unlock_irq(&hugetlb_lock);

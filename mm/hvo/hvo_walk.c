@@ -72,15 +72,15 @@ void hvo_folio_del(struct folio *folio)
 	list_del(&folio->lru);
 }
 
-/* For hvo_wait_for_readers(): who reads reference counts from now on finds folios frozen. */
+/* For hvo_wait_for_readers(): a task that reads a count from now on finds it frozen. */
 unsigned long hvo_grace_period(void)
 {
 	return get_state_synchronize_rcu();
 }
 
 /*
- * rule: hvo/rcu: who has read the reference count of a page before it became a tail, and
- * will try to raise it, needs a page that can be written to even if the attempt fails.
+ * rule: hvo/rcu: a task that has read the reference count of a page before it became a tail,
+ * and will try to raise it, writes to that page even if the attempt fails.
  */
 void hvo_wait_for_readers(unsigned long since)
 {

@@ -3,7 +3,7 @@
 //! A worker for folios that could not be optimised when they came into their pool.
 //!
 //! It takes those that are free out of the pool, as many as one batch has room for, and puts them
-//! back. Who needs one of them meanwhile waits for it. Folios in use are found once they are freed.
+//! back. An allocation that needs one of them meanwhile waits. Folios in use are found once freed.
 
 use super::{
     batch::Why,
@@ -37,7 +37,7 @@ fn retry(size: Size) -> Found {
     if c::missing(size) <= 0 {
         return Found::Nothing;
     }
-    // Who resizes the pool, or demotes folios, may take long.
+    // A task that resizes the pool, or demotes folios, may hold it for long.
     let Some(resize) = Resize::try_lock(size) else {
         return Found::Later;
     };

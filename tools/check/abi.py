@@ -6,7 +6,7 @@ usage: abi.py [TREE]     TREE: a checkout of this repository, or of an older sta
 
 Two lists that are the same, sorted lines, say that a change left the interface as it was:
 
-    git worktree add /tmp/before v1; diff <(abi.py /tmp/before) <(abi.py)
+    git worktree add before COMMIT; diff <(abi.py before) <(abi.py)
 """
 
 import re

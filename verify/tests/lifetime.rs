@@ -329,7 +329,7 @@ impl Rules {
 }
 
 #[test]
-fn whoever_owes_pays_and_whoever_holds_drops_once() {
+fn each_debt_is_paid_and_each_hold_is_dropped_once() {
     ALL.holds();
 }
 
