@@ -27,6 +27,7 @@
 #define WAITED_NS	(50 * 1000000ULL)
 
 #define PAGES		64L
+#define ROUNDS		10
 
 static unsigned long kb;
 
@@ -183,19 +184,22 @@ static bool test_needed(void)
 	__u64 *slowest = mmap(NULL, psize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
 			      -1, 0);
 	long before = memmap();
-	__u64 begin;
-	bool ok;
+	bool ok = true;
 
 	/* The worker waits for this CPU, for a second, with all pages in its hands. */
 	set_num(HVO_DEBUG "deaf_cpu", 1);
 	set_num(HVO_PARAM "ack_timeout_us", 1000000);
-	ok = plain_pool(PAGES);
-	set(HVO_SWITCH, "1");
-	begin = tlb_rs_now_ns();
-	while (ok && !counts_are(PAGES, 0) && tlb_rs_now_ns() - begin < SOON_NS) {
-		ok = pool_is_usable(slowest);
-		/* It takes only what is free. */
-		usleep(100000);
+	/* Unless it runs on this CPU itself, which it does in one of some rounds. */
+	for (int r = 0; ok && r < ROUNDS && *slowest < WAITED_NS; r++) {
+		__u64 begin = tlb_rs_now_ns();
+
+		ok = !resize(kb, 0) && plain_pool(PAGES);
+		set(HVO_SWITCH, "1");
+		while (ok && !counts_are(PAGES, 0) && tlb_rs_now_ns() - begin < SOON_NS) {
+			ok = pool_is_usable(slowest);
+			/* It takes only what is free. */
+			usleep(100000);
+		}
 	}
 	set_num(HVO_DEBUG "deaf_cpu", 0xffffffff);
 	ksft_print_msg("the longest fault took %llu ms\n", *slowest / 1000000);
