@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0
-# Thin targets over tools/; "make help" lists them.
+# Thin targets over tools/tlb-rs; "make help" lists them.
 
 ARCH ?= arm64
 VARIANT ?= release
 KVER ?= 7.3
 
 PYTHON = python3
-KERNEL = $(PYTHON) tools/kernel/kernel.py
-NEED = $(PYTHON) tools/kernel/toolchain.py need
-GUEST = $(PYTHON) tools/guest/guest.py
+TLB_RS = $(PYTHON) tools/tlb-rs
+KERNEL = $(TLB_RS) kernel
+NEED = $(TLB_RS) toolchain need
+GUEST = $(TLB_RS) guest
 where = $(if $(KDIR),--kdir '$(call quoted,$(KDIR))') --kver $(KVER)
 # dash does not expand the ~ of make INITRD=~/my.gz; kernel.py does it for itself.
 home = $(patsubst ~/%,$(HOME)/%,$(1))
@@ -120,19 +121,19 @@ shell: $(IMAGE) $(plugin)
 	@$(GUEST) shell $(guest_options)
 
 run test bench selftests soak: setup
-	@$(PYTHON) tools/$(if $(filter run,$@),report/run,$@/$@).py
+	@$(TLB_RS) $@
 
 check: setup
-	@SUITE="style tools verify size" $(PYTHON) tools/test/test.py
+	@SUITE="style tools verify size" $(TLB_RS) test
 
 rules:
-	@$(PYTHON) tools/check/rules.py --write
+	@$(TLB_RS) rules --write
 
 sabotage: setup
-	@SUITE="verify programs sabotage_all" $(PYTHON) tools/test/test.py
+	@SUITE="verify programs sabotage_all" $(TLB_RS) test
 
 matrix: setup
-	@$(PYTHON) tools/test/matrix.py
+	@$(TLB_RS) matrix
 
 coverage:
 	@$(PYTHON) verify/coverage.py
@@ -147,7 +148,7 @@ programs: guest-tools
 	@$(GUEST) programs --arch $(ARCH)
 
 doctor:
-	@$(PYTHON) tools/kernel/toolchain.py doctor
+	@$(TLB_RS) toolchain doctor
 
 setup:
 	@$(NEED) kernel guest test

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Boot a kernel, run the measured programs, and reduce what they printed to one figure per work.
+
+Counts come from a boot under the TLB meter, or on x86_64 from the kernel, and repeat; times come from a boot without it, and only
+the ratio of two neighbours in the same boot means anything under emulation.
+"""
+
+import dataclasses
+import statistics
+import sys
+
+from tlbrs.guest import guest
+from tlbrs.kernel import common
+from tlbrs.kernel.common import ROOT
+
+# name of the region: (what a reader calls it, key of the record that counts the units)
+WORK = {
+    "split_anon": ("split a PTE-mapped 2 MiB THP", "thps"),
+    "split_mixed": ("the same, mixed attributes", "thps"),
+    "split_shared4": ("the same, shared by 4 processes", "thps"),
+    "split_shmem": ("split a shmem THP", "thps"),
+    "split_ext4": ("split an ext4 THP", "thps"),
+    "move_ro": ("move 4096 read-only pages", None),
+    "move_rw": ("move 4096 writable pages", None),
+}
+
+COUNTS = {
+    "arm64": {"tlbi": "TLBI", "dsb_ishst": "DSB ISHST", "dsb_ish": "DSB ISH"},
+    "x86_64": {"nr_tlb_remote_flush": "remote flush", "tlb_irqs": "TLB IPIs",
+               "nr_tlb_local_flush_all": "local all", "nr_tlb_local_flush_one": "local one"},
+}
+
+# Most that one unit of a work may cost on arm64 -cpu max with 4 KiB pages, whatever stock needs. The floor of a split is
+# one of each; a move of 4096 pages is 8 lists of 512 for migrate_pages_batch(), and one TLBI for each list.
+LIMITS = {
+    "split_anon": {"tlbi": 1.05, "dsb_ishst": 1.1, "dsb_ish": 1.5},
+    "split_shared4": {"tlbi": 4.4},
+    "move_ro": {"tlbi": 16},
+    "move_rw": {"tlbi": 16},
+}
+# The upper quartile of time over that of stock. Stock x86_64 waits once for a batch, too: there it is enough not to need
+# more flushes.
+TIME_LIMIT = {"arm64": {"split_anon": 0.33}, "x86_64": {}}
+
+# Parameters of hvo: an emulated CPU may not run for many milliseconds, so that pauses would be given up.
+PATIENT = {"ack_timeout_us": 200000, "pause_budget_us": 1000000, "duty_pct": 100}
+
+# How far a count may be above that of stock and still be the same, as a share and in operations a region. Timers
+# and kernel threads add some (TLBI hardly, DSB ISH a dozen in a region of a tenth of a second); how many CPUs
+# an x86 shootdown interrupts depends on which of them happened to be idle.
+SHARE = {"tlb_irqs": 0.1}
+BACKGROUND = {"dsb_ish": 32, "dsb_ishst": 16}
+
+
+def same(key, stock, units):
+    """The most that counts as no more than `stock`; both are for one of `units` in a region."""
+    return stock + max(SHARE.get(key, 0.005) * stock, BACKGROUND.get(key, 2) / units)
+
+
+# One CPU is the mover's; the readers keep the address space in other CPUs' sets, as x86 needs.
+JOB = ("tlb_batch_thp_split --pairs {pairs} --readers {readers} --dir /mnt && "
+       "tlb_batch_move_bench --pairs {pairs} --readers {readers}")
+
+
+def make(*words):
+    """Ends with the status of make, which has said why."""
+    status = common.status(["make", "-C", ROOT, "--no-print-directory", *words])
+    if status:
+        sys.exit(status)
+
+
+def kernel(arch, variant, kver):
+    """The image of a kernel, which is built if it is not up to date."""
+    make("kernel", f"ARCH={arch}", f"VARIANT={variant}", f"KVER={kver}")
+    return guest.kernel_path(arch, variant, kver)
+
+
+def limit(arch, work, key, stock, figure):
+    """The most that counts as success in one cell of the table."""
+    most = same(key, stock, figure.units)
+    if arch == "arm64":
+        most = min(most, LIMITS.get(work, {}).get(key, most))
+        if work == "split_mixed" and key == "tlbi":
+            most = min(most, 2)
+    return most
+
+
+@dataclasses.dataclass
+class Figure:
+    """Medians over the repetitions of one work with one setting of the switch."""
+    counts: dict
+    ns: list
+    runs: int
+    units: int
+
+
+# QEMU before 8.1 may run into the breakpoint of a static key that is switched under load: switch none but ours.
+APPEND = {"arm64": "", "x86_64": "tsc=unstable numa_balancing=disable"}
+
+
+def again(boot, say=print):
+    """What boot() returns, once more if the emulator's bug got in the way: no hardware executes that breakpoint."""
+    for _ in range(3):
+        result = boot()
+        if not any("Oops: int3" in splat for splat in result.splats):
+            break
+        say("QEMU ran a stale translation of patched code (int3), once more")
+    return result
+
+
+def run(arch, kernel, pairs, meter, cpu="max", log=None):
+    """Returns {work: {switch: Figure}}; the switch is None on a kernel that has none."""
+    result = guest.boot(kernel, arch, job=JOB.format(pairs=pairs, readers=0 if arch == "arm64" else 3),
+                        cpu=cpu, disk="256M", meter=meter and arch == "arm64", append=f"kunit.enable=0 {APPEND[arch]}", timeout=900, log=log)
+    if result.exit_status:
+        raise SystemExit(f"{kernel}: {result.report()}")
+
+    samples = {}
+    for record in result.records:
+        if record.get("region") in WORK:
+            samples.setdefault(record["region"], {}).setdefault(record["tlb_batch"], []).append(record)
+
+    figures = {}
+    for work, switches in samples.items():
+        unit = WORK[work][1]
+        for switch, records in switches.items():
+            counts = {}
+            for key in COUNTS[arch]:
+                values = [(r["meter"] if arch == "arm64" else r).get(key) for r in records] if meter else []
+                if values and None not in values:
+                    counts[key] = statistics.median(values) / (records[0][unit] if unit else 1)
+            figures.setdefault(work, {})[switch] = Figure(
+                counts, [r["ns"] for r in records], records[0].get("runs") or 1, records[0][unit] if unit else 1)
+    return figures
+
+
+def found(figures, work, switch):
+    """The one of a work with a setting of the switch; of what was not measured, one without counts and times."""
+    return figures.get(work, {}).get(switch) or Figure({}, [], 1, 1)
+
+
+def ratio(off, on):
+    """Median and quartiles of the time of `on` over that of its neighbour `off`; None without two pairs."""
+    pairs = sorted(b / a for a, b in zip(off.ns, on.ns))
+    if len(pairs) < 2:
+        return None
+    low, middle, high = statistics.quantiles(pairs, n=4, method="inclusive")
+    return low, middle, high

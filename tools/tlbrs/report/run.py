@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The main job: build stock and tlb-rs, boot both, print what the same work costs in each.
+
+Exit status 0 only if tlb-rs meets the targets below in every line.
+"""
+
+import argparse
+import os
+import platform
+
+from tlbrs.kernel import common
+from tlbrs.report import measure
+from tlbrs.report.measure import COUNTS, ROOT, WORK
+
+VERDICT = {"arm64": ("tlb-rs wins", "tlb-rs does not win"),
+           "x86_64": ("tlb-rs flushes no more than stock", "tlb-rs flushes more than stock")}
+PAIRS = 9
+
+
+def table(arch, stock, ours):
+    """Lines of the table, and what is over its limit or missing."""
+    keys = COUNTS[arch]
+    width = 11
+    lines = [f"{'':34}{'stock':>{(width + 2) * len(keys)}}   {'tlb-rs':>{(width + 2) * len(keys)}}",
+             f"{'one unit of work':34}" + "   ".join(2 * ["".join(name.rjust(width + 2) for name in keys.values())])]
+    over = []
+    for work, (name, _) in WORK.items():
+        base, new = measure.found(stock, work, None), measure.found(ours, work, 1)
+        lines.append(f"{name:34}" + "   ".join(
+            "".join(f"{f.counts[k]:{width + 2}.2f}" if k in f.counts else f"{'-':>{width + 2}}" for k in keys)
+            for f in (base, new)))
+        for k, count in keys.items():
+            # What a program skips is no success.
+            absent = [where for where, f in (("stock", base), ("tlb-rs", new)) if k not in f.counts]
+            if absent:
+                over.append(f"{name}: {count} was not measured on {' and '.join(absent)}")
+            elif new.counts[k] > (most := measure.limit(arch, work, k, base.counts[k], new)):
+                over.append(f"{name}: {count} {new.counts[k]:.2f}, at most {most:.2f}")
+    return lines, over
+
+
+def times(arch, ours):
+    lines, over = [], []
+    for work, (name, _) in WORK.items():
+        found = measure.ratio(*(measure.found(ours, work, switch) for switch in (0, 1)))
+        if not found:
+            lines.append(f"{name:34}{'-':>8}")
+            over.append(f"{name}: its time was not measured")
+            continue
+        low, middle, high = found
+        lines.append(f"{name:34}{middle:8.2f}   ({low:.2f} to {high:.2f})")
+        most = measure.TIME_LIMIT[arch].get(work)
+        if most and high > most:
+            over.append(f"{name}: time ratio {middle:.2f}, upper quartile {high:.2f}, target {most}")
+    return lines, over
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--arch", choices=sorted(COUNTS), default=os.environ.get("ARCH", "arm64"))
+    parser.add_argument("--kver", default=common.kver())
+    args = parser.parse_args()
+
+    measure.make("meter")
+    kernels = {variant: measure.kernel(args.arch, variant, args.kver) for variant in ("stock", "release")}
+    out = ROOT / "build" / "report"
+    out.mkdir(parents=True, exist_ok=True)
+
+    def boot(variant, pairs, meter):
+        what = "counting" if meter else "timing"
+        print(f"booting {args.arch} {variant}, {what} ...", flush=True)
+        return measure.run(args.arch, kernels[variant], pairs, meter, log=out / f"{args.arch}-{variant}-{what}.log")
+
+    stock = boot("stock", 2, True)
+    ours = boot("release", 3, True)
+    timed = boot("release", PAIRS, False)
+
+    print(f"\nWhat the same work costs: {args.arch}, Linux {args.kver}, QEMU TCG -cpu max, 4 vCPUs, 2 nodes;")
+    print("executed instructions of all vCPUs" if args.arch == "arm64" else "kernel counters of all CPUs",
+          "while one unit of work runs, median\n")
+    lines, over = table(args.arch, stock, ours)
+    print("\n".join(lines))
+
+    print(f"\nTime, vm.tlb_batch=1 over vm.tlb_batch=0 in one boot, {PAIRS} pairs: median (quartiles)\n")
+    lines, slow = times(args.arch, timed)
+    print("\n".join(lines))
+    print(f"\nhost: {os.cpu_count()} CPUs, {platform.machine()}; console logs in build/report/")
+
+    for line in over + slow:
+        print("target missed:", line)
+    missed = bool(over + slow)
+    print(VERDICT[args.arch][missed])
+    return int(missed)

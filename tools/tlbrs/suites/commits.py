@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The series that make series exports, applied to a kernel tree by git am, one commit after the other, and built.
+
+What passed is not built again until the tree of that commit, or the configuration, changes: build/commits/ has a record
+for each architecture.
+"""
+
+import hashlib
+import json
+import re
+import shutil
+import time
+from pathlib import Path
+
+from tlbrs.kernel import common, kernel as kernel_tool, series, source
+
+OUT = common.BUILD / "commits"
+VARIANT = "commits"     # as the build directories call it
+
+
+def repository(kver):
+    """build/KVER/commits: the whole stock tree, as one commit, the tag "stock"."""
+    stock = source.linux(kver)
+    place = common.BUILD / kver / "commits"
+    stamp = place.with_suffix(".base")
+    new = not stamp.exists() or stamp.read_text(encoding="utf-8") != stock.name
+    if new:
+        common.need_space(place, 3, "a kernel tree in git")
+        bar = common.Progress("copying the source into git")
+        stamp.unlink(missing_ok=True)
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(stock, place, symlinks=True)
+    repo = series.Repo(place, "tlb-rs <tlb-rs@localhost>", "2000-01-01T00:00:00+00:00")
+    if new:
+        repo.git("config", "gc.auto", "0")
+        repo.commit("stock\n")
+        repo.git("tag", "stock")
+        stamp.write_text(stock.name, encoding="utf-8")
+        bar.done()
+    return repo
+
+
+def applied(kver, passed):
+    """For each commit (its tree in build/, its name, the hash of its content), while it is the last one there.
+
+    passed(hash): whether it need not be there. Then the files are left alone, for make to find them as they were.
+    """
+    repo, stock = repository(kver), source.linux(kver)
+    # Of a run that was interrupted.
+    shutil.rmtree(repo.path / ".git/rebase-apply", ignore_errors=True)
+    out = OUT / f"series-{kver}"
+    shutil.rmtree(out, ignore_errors=True)
+    series.series(out, stock)
+    index = {"GIT_INDEX_FILE": str(OUT / f"index-{kver}")}
+    last = "stock"
+    repo.git("read-tree", last, env=index)
+    for mechanism in dict.fromkeys(step[0] for step in series.plan()):
+        for patch in sorted((out / mechanism).glob("*.patch")):
+            if patch.name.startswith("0000-"):
+                continue
+            name = f"{mechanism}/{patch.name}"
+            repo.git("apply", "--cached", patch, env=index)
+            content = repo.git("write-tree", env=index).strip()
+            if passed(content):
+                last = repo.git("commit-tree", "-p", last, "-m", name, content).strip()
+            else:
+                repo.git("checkout", "-q", "--force", "--detach", last)
+                repo.git("am", "-q", patch)
+                if repo.git("rev-parse", "HEAD^{tree}").strip() != content:
+                    raise common.Fail(f"{name}: git am and git apply differ")
+                last = "HEAD"
+            yield repo.path, name, content
+
+
+def configuration(arch, kver):
+    """The .config of the checked image, of the whole series; without that image, which takes as long as many commits."""
+    name, base, ident = kernel_tool.base_tree(kver, None)
+    src = kernel_tool.patched_tree(name, base, ident).path
+    out = OUT / f"{arch}-{kver}"
+    out.mkdir(parents=True, exist_ok=True)
+    make, env = kernel_tool.maker(src, out, arch)
+    kernel_tool.configure(make, env, src, out, arch, kernel_tool.fragments(arch, "checked"), name)
+    return out / ".config"
+
+
+def lost(tree, asked):
+    """Of options ("CONFIG_X=y (is n)") those that the tree, a repository, has: a commit without them is not tried."""
+    there = set(re.findall(r"config (\w+)", common.output(
+        ["git", "grep", "-hE", r"^[[:space:]]*(menu)?config [A-Z0-9_]+", "--", "*Kconfig*"], cwd=tree)))
+    return [option for option in asked if re.match(r"CONFIG_(\w+)", option)[1] in there]
+
+
+def build(tree, arch, kver, config):
+    """With the options of this configuration that the tree has. Raises Fail."""
+    out = common.BUILD / kver / f"{arch}-{VARIANT}"
+    out.mkdir(exist_ok=True)
+    make, env = kernel_tool.maker(tree, out, arch)
+    make.append("LOCALVERSION=")    # it would name the commit, and so be compiled anew for each
+    shutil.copy(config, out / ".config")
+    with common.lock(common.BUILD / "lock", "kernel build"):
+        common.logged([*make, "olddefconfig"], out / "config.log", f"configuring {out.name}", env=env)
+        asked = kernel_tool.not_taken(out / ".config", kernel_tool.fragments(arch, "checked"), arch, kver)
+        if left := lost(tree, asked):
+            raise common.Fail(f"options that did not take: {', '.join(left)}")
+        common.logged([*make, kernel_tool.JOBS, Path(kernel_tool.IMAGES[arch]).name], out / "build.log",
+                      f"building {kver}/{out.name}", kernel_tool.OBJECT, env=env)
+    kernel_tool.link_image(out, arch)
+
+
+def tried(arch, kver, boot):
+    """For each commit (name, what is wrong or None, seconds to build, or 0 if it was done before).
+
+    boot(name): says what is wrong with what was built, or None.
+    """
+    with common.lock(common.BUILD / "lock", "kernel build"):
+        config = configuration(arch, kver)
+    place = OUT / f"{arch}-{kver}.json"
+    passed = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
+
+    def key(content):
+        return hashlib.sha256(content.encode() + config.read_bytes()).hexdigest()
+
+    with common.lock(OUT / "lock", "test of the commits"):
+        for tree, name, content in applied(kver, lambda content: key(content) in passed):
+            if key(content) in passed:
+                yield name, None, 0
+                continue
+            begin = time.monotonic()
+            try:
+                build(tree, arch, kver, config)
+            except common.Fail as e:
+                yield name, str(e), 0
+                continue
+            seconds = round(time.monotonic() - begin)
+            wrong = boot(name)
+            if not wrong:
+                passed[key(content)] = name
+                common.store(place, passed)
+            yield name, wrong, seconds

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The suite counts: what work may cost."""
+
+from tlbrs.guest import guest
+from tlbrs.report import measure
+from tlbrs.suites import harness
+from tlbrs.suites.harness import KVER, LOGS, boot, chosen, kernel, side_by_side
+
+
+def batched(suite, arch):
+    """What work costs with vm.tlb_batch."""
+    figures = measure.run(arch, guest.kernel_path(arch, harness.IMAGE, KVER), 3, True, log=LOGS / f"{arch}-counts.log")
+    for work in measure.WORK:
+        was, now = (measure.found(figures, work, switch) for switch in (0, 1))
+        for key, name in measure.COUNTS[arch].items():
+            if key not in was.counts or key not in now.counts:
+                suite.check(f"{arch} {work}: {name}", False, "was not measured")
+                continue
+            most = measure.limit(arch, work, key, was.counts[key], now)
+            suite.check(f"{arch} {work}: {name}", now.counts[key] <= most,
+                        f"{now.counts[key]:.2f}, with the switch off {was.counts[key]:.2f}, at most {most:.2f}")
+
+
+def deferred(suite, arch):
+    """What moves cost with vm.migrc_enable."""
+    flush = "tlbi" if arch == "arm64" else "nr_tlb_remote_flush"
+    result = boot(suite, "migrc counts", arch, harness.IMAGE, "migrc_move_bench --case once --pairs 2 && "
+                  "migrc_move_bench --case rounds --rounds 2 --pairs 1", mem="4G", meter=arch == "arm64")
+    found = [r for r in result.records if r.get("region") in ("migrc_once", "migrc_rounds")]
+    suite.check(f"{arch} migrc counts: regions were measured", len({(r["region"], r["migrc"]) for r in found}) == 4)
+    for r in found:
+        count = (r.get("meter") or r)[flush]
+        at_most = 2 + r["ns"] // 10**9  # one more for each age cap that has passed
+        suite.check(f"{arch} {r['region']}, vm.migrc_enable={r['migrc']}: {flush}",
+                    count <= at_most if r["migrc"] else count > at_most, f"{count}, {at_most:.0f}")
+
+
+def forked(suite, arch):
+    """What a zap costs beside a fork: a page, and not the whole address space, with vm.migrc_enable off and on."""
+    names = ("tlbi_asid", "tlbi_all") if arch == "arm64" else ("nr_tlb_local_flush_all",)
+    result = boot(suite, "zaps beside a fork", arch, harness.IMAGE,
+                  "migrc_fork && echo 1 > /proc/sys/vm/migrc_enable && migrc_fork", meter=arch == "arm64")
+    found = [r for r in result.records if r.get("region", "").startswith("zap_")]
+    suite.check(f"{arch} zaps beside a fork: regions were measured", len({(r["region"], r["migrc"]) for r in found}) == 4)
+    for r in found:
+        # A fork flushes the parent, and the end of its child.
+        count, most = sum((r.get("meter") or r)[name] for name in names), 4 * r["forks"] + r["beside"] // 10
+        suite.check(f"{arch} {r['region']}, vm.migrc_enable={r['migrc']}: flushes of an address space", count <= most,
+                    f"{count} of {r['beside']} zaps beside {r['forks']} forks, at most {most}")
+
+
+def other_cpu(suite, cpu, ranges):
+    """arm64 with other lengths of addresses, and without range TLBI."""
+    result = boot(suite, f"-cpu {cpu}", "arm64", harness.IMAGE, "tlb_batch_thp_split --thps 8 && "
+                  "tlb_batch_move_bench --pages 1024", cpu=cpu, meter=True, disk="64M")
+    regions = {r["region"]: r for r in result.records if "region" in r}
+    if not suite.check(f"arm64 -cpu {cpu}: regions were measured", "split_anon" in regions and "move_rw" in regions):
+        return
+    suite.check(f"arm64 -cpu {cpu}: range TLBI {'used' if ranges else 'not executed'}",
+                any(r["meter"]["tlbi_range"] for r in regions.values()) == ranges)
+    # Of an ASID, where 512 pages are too many for one TLBI each.
+    for work, most in (("split_anon", 1.1 * 8), ("split_shared4", 1.1 * 4 * 8), ("move_rw", 4)):
+        suite.check(f"arm64 -cpu {cpu} {work}: TLBI", regions[work]["meter"]["tlbi"] <= most,
+                    f"{regions[work]['meter']['tlbi']}, at most {most:.0f}")
+
+
+def counts(suite):
+    """Counts are gates: what the work may cost, in executed instructions; on x86_64, in flushes."""
+    for arch in chosen(suite):
+        if not kernel(suite, arch, harness.IMAGE):
+            continue
+        with side_by_side(arch) as start:
+            start(batched, suite, arch)
+            start(deferred, suite, arch)
+            start(forked, suite, arch)
+            if arch == "arm64":
+                for cpu, ranges in (("max,lpa2=off", True), ("neoverse-n1", False), ("cortex-a72", False)):
+                    start(other_cpu, suite, cpu, ranges)

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Suites without a guest: style, tools, verify, size, off, docs."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tlbrs.check import rules
+from tlbrs.guest import initramfs
+from tlbrs.kernel import common, kernel as kernel_tool, overlay, source, toolchain
+from tlbrs.kernel.common import Fail
+from tlbrs.suites import compiled_out, maintained
+from tlbrs.suites.harness import KVER, LOGS, ROOT, chosen, make, tree
+
+# Objects of the files that the series changes, and of those that its headers change most. Those in which nothing is of
+# an architecture are compiled for one.
+OBJECTS_BOTH = ("mm/rmap.o", "mm/migrate.o", "mm/memory.o", "mm/mprotect.o", "mm/huge_memory.o", "mm/vmscan.o", "mm/mremap.o",
+                "kernel/fork.o")
+OBJECTS = {
+    "arm64": (*OBJECTS_BOTH, "mm/vmstat.o", "mm/page_alloc.o", "mm/gup.o", "mm/mmap.o", "mm/show_mem.o",
+              "mm/memory_hotplug.o", "mm/memory-failure.o", "mm/pgtable-generic.o", "mm/userfaultfd.o", "mm/truncate.o",
+              "mm/madvise.o",
+              "kernel/exit.o", "fs/open.o", "fs/namei.o", "fs/ext4/inode.o",
+              "arch/arm64/kernel/smp.o", "arch/arm64/kernel/traps.o", "arch/arm64/mm/contpte.o", "arch/arm64/mm/fault.o", "arch/arm64/mm/mmu.o",
+              "arch/arm64/mm/copypage.o", "arch/arm64/mm/init.o", "drivers/irqchip/irq-gic-v3.o"),
+    "x86_64": (*OBJECTS_BOTH, "mm/hugetlb.o", "mm/hugetlb_sysfs.o", "mm/hugetlb_vmemmap.o", "arch/x86/mm/tlb.o",
+               "arch/x86/mm/fault.o"),
+}
+# Of a kernel for 32 bits: mm, and what else of the series tinyconfig has.
+OBJECTS_32 = ("mm/", "kernel/fork.o", "kernel/exit.o", "fs/open.o", "fs/namei.o", "arch/x86/mm/fault.o", "arch/x86/mm/tlb.o")
+# Of files that the series changes, but not compared.
+NOT_AS_STOCK = {
+    **{f"fs/{name}.o": "FS_FROZEN_PAGES is set whether somebody looks or not"
+       for name in ("ext4/super", "erofs/super", "squashfs/super", "xfs/xfs_super")},
+    "mm/page_table_check.o": "only in kernels for debugging",
+    "mm/khugepaged.o": "a flush of stock was in the wrong place, see patches/fixes",
+}
+
+
+def style(suite):
+    src = tree()
+    rust = [f for d in ("rust", "mm", "samples", "verify/src", "verify/tests", "verify/fuzz")
+            for f in sorted((ROOT / d).rglob("*.rs")) if "target" not in f.parts]
+    suite.command("rustfmt", "rustfmt", "--check", "--edition", "2021", "--config-path", src, *rust)
+    clippy(suite)
+    checkpatch = (src / "scripts/checkpatch.pl", "--strict", "--no-signoff", "--terse", "--quiet", f"--root={src}")
+
+    # What "make series" makes of the patches and the new files, as it would be sent.
+    sent = LOGS / "series"
+    shutil.rmtree(sent, ignore_errors=True)
+    suite.command("series", sys.executable, "tools/tlb-rs", "kernel", "series", "--out", sent, "--kver", KVER)
+    trace = "PARENTHESIS_ALIGNMENT,OPEN_ENDED_LINE,COMPLEX_MACRO"
+    # Lists of names are written as in include/trace/events/migrate.h.
+    lists = "COMPLEX_MACRO,MACRO_ARG_REUSE,MACRO_ARG_UNUSED,TRAILING_SEMICOLON"
+
+    def ignored(text, *others):
+        return ",".join((*others, lists) if re.search(r"^\+?#define (?:EM\(|\w+\(EM\))", text, re.M) else others)
+
+    def check_patch(patch):
+        # A patch to some files says nothing about MAINTAINERS, which has a patch of its own.
+        body = patch.read_text(encoding="utf-8")
+        ignore = ignored(body, "FILE_PATH_CHANGES,EMBEDDED_FILENAME", *((trace,) if "+++ b/include/trace/" in body else ()))
+        with patch.open(encoding="utf-8") as text:  # by name, it would be checked as a source file
+            suite.command(f"checkpatch {patch.relative_to(patch.parents[1])}", *checkpatch, "--ignore", ignore, "-",
+                          stdin=text, cwd=LOGS)
+
+    def check_file(f):
+        # The layout of TRACE_EVENT() is the tree's, not checkpatch's.
+        # And linux/x.h is where asm/x.h may be included.
+        ignore = ignored(f.read_text(encoding="utf-8"), trace if "trace" in f.parts else "INCLUDE_LINUX")
+        suite.command(f"checkpatch {f.relative_to(ROOT)}", *checkpatch, "--ignore", ignore, "--file", f, cwd=LOGS)
+
+    files = [f for d in ("include", "arch", "mm", "tools/testing", "tools/meter", "tools/tlbstat")
+             for f in sorted((ROOT / d).rglob("*")) if f.suffix in (".c", ".h", ".S", ".rs")]
+    files += sorted((ROOT / "rust").rglob("*.rs")) + sorted((ROOT / "samples").rglob("*.rs"))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        patches = set(sent.glob("*/*.patch")) - set(sent.glob("*/0000-cover-letter.patch"))
+        list(pool.map(check_patch, sorted(patches)))
+        list(pool.map(check_file, files))
+    # bindgen declares it as unsafe: rustc 1.85 refuses another one here, 1.95 does not.
+    safe = [f"{f.relative_to(ROOT)}: {name}" for f in files if f.suffix == ".rs"
+            for name in re.findall(r"#\[export\]\s+(?:pub )?extern .*?fn (\w+)", f.read_text(encoding="utf-8"))]
+    suite.check("#[export] is for unsafe functions", not safe, ", ".join(safe))
+    for name, wrong in rules.faults(src):
+        suite.check(name, not wrong, "; ".join(wrong))
+    for name, wrong in maintained.faults(src, overlay.overlay_files()):
+        suite.check(f"MAINTAINERS: {name}", not wrong, wrong)
+    for letter in sorted(sent.glob("*/0000-cover-letter.patch")):
+        says = " ".join(letter.read_text(encoding="utf-8").split())
+        suite.check(f"{letter.relative_to(sent)} says what to add to MAINTAINERS", "adds M: there, and another S:" in says)
+    for kver in source.KVERS:
+        applies(suite, kver)
+    forgotten = uncompared(f for _, f in overlay.patch_files())
+    suite.check("what is changed is compared with stock", not forgotten, ", ".join(sorted(forgotten)))
+    missing = [str(f) for f in tracked() if "SPDX-License-Identifier: GPL-2.0" not in f.read_text(errors="replace")[:400]
+               and f.suffix not in (".patch", ".txt") and not f.is_relative_to(ROOT / "LICENSES")]
+    suite.check("SPDX line on every file", not missing, " ".join(missing))
+
+
+def clippy(suite):
+    """The debug images are built with it, warnings as errors."""
+    packages = toolchain.rust_tools()
+    if packages and "clippy-driver" not in packages and not shutil.which("clippy-driver"):
+        suite.skip("clippy there", "no package of this distribution has it for its rustc; rustup has")
+    else:
+        suite.check("clippy there (the debug images are built with it, warnings as errors)", shutil.which("clippy-driver"))
+
+
+def uncompared(patches):
+    """The objects of C files that these patches change, but that nothing compares with those of stock."""
+    changed = {f"{name}.o" for patch in patches
+               for name in re.findall(r"^\+\+\+ b/(\S+)\.c$", patch.read_text(encoding="utf-8"), re.M)}
+    return changed - set(NOT_AS_STOCK) - {obj for objects in OBJECTS.values() for obj in objects}
+
+
+def applies(suite, kver):
+    """On copies of the files that it changes."""
+    base = source.cached(kver)
+    if not base:
+        suite.skip(f"series applies to {kver}", f"its source is not here: make source KVER={kver}")
+        return
+    try:
+        overlay.scratch(base, overlay.tree_version(base), ROOT, {})
+        suite.check(f"series applies to {kver}", True)
+    except Fail as e:
+        suite.check(f"series applies to {kver}", False, str(e))
+
+
+def tracked():
+    p = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [ROOT / f for f in p.stdout.splitlines() if (ROOT / f).is_file()]
+
+
+def tools(suite):
+    suite.ktap("meter", sys.executable, "tools/tlb-rs", "meter")
+    for name, test in (("bench arithmetic", "tests.test_bench"), ("selftests comparison", "tests.test_selftests"),
+                       ("soak's arithmetic", "tests.test_soak"), ("tlbstat on canned files", "tlbstat.test_tlbstat"),
+                       ("verdicts of make test and matrix", "tests.test_verdicts"), ("fresh systems", "tests.test_fresh"),
+                       ("recipes", "tests.test_recipes"), ("lines of code", "tests.test_size"),
+                       ("tables of rules", "tests.test_rules"), ("decisions in C", "tests.test_policy"),
+                       ("verdict of make run", "tests.test_run"), ("guest runner", "tests.test_guest")):
+        suite.unittest(name, test)
+    suite.ktap("build tool errors", sys.executable, "-m", "tests.kernel.test_kernel", cwd=ROOT / "tools")
+    suite.ktap("LAVA", sys.executable, "tools/tlb-rs", "lava")
+
+
+def size(suite):
+    """Lines of code of each mechanism. The limits are goals: what exceeds them is in the log. And no policy in C."""
+    suite.command("C of migrc and hvo decides nothing", sys.executable, "tools/tlb-rs", "policy")
+    p = suite.command("lines of code are counted", sys.executable, "tools/tlb-rs", "size")
+    table, _, rest = p.stdout.partition("\n\n")
+    suite.say(table)
+    suite.say(rest, show=False)
+
+
+def verify(suite):
+    p = suite.command("build", "cargo", "test", "--no-run", "--release", cwd=ROOT / "verify")
+    if p.returncode:
+        return
+    p = subprocess.run(["cargo", "test", "--release"], cwd=ROOT / "verify", text=True,
+                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    for ran in re.split(r"^ *Running ", p.stdout, flags=re.M)[1:]:
+        for case, verdict in re.findall(r"^test (\S+)(?: - should panic)? \.\.\. (\w+)", ran, re.M):
+            suite.check(f"{Path(ran.split('.rs ')[0]).name}: {case}", verdict == "ok")
+    # A test binary that aborts has no verdict for its remaining cases.
+    if not suite.check("cargo test", p.returncode == 0, f"status {p.returncode}"):
+        suite.say(p.stdout[-4000:])
+    # Where herd7 is neither installed nor to be had, the litmus tests say so and are skipped. The rules that nothing
+    # else shows have then not been tested, so that the sabotage suites of such a run fail, see remove().
+    subprocess.run([sys.executable, "tools/tlb-rs", "herd7"], cwd=ROOT, check=False)
+    suite.ktap("litmus", sys.executable, "tools/tlb-rs", "litmus")
+    suite.ktap("fuzz", sys.executable, "verify/fuzz/run.py", "--seconds", 4)
+    # A fuzzer that finds no error that is there would show nothing; it ends when it has found it.
+    suite.ktap("fuzz", sys.executable, "verify/fuzz/run.py", "--broken")
+
+
+def off(suite):
+    """With every option of ours off, the compiler must produce what it produces from stock."""
+    objdump = toolchain.llvm_tool("llvm-objdump")
+    for arch in chosen(suite):
+        objects = OBJECTS[arch]
+        tops, built = [], True
+        for variant in ("stock-objects", "off-objects"):
+            ok = subprocess.run([sys.executable, "tools/tlb-rs", "kernel", "build", "--arch", arch, "--variant", variant,
+                                 "--kver", KVER, "--objects", *objects], cwd=ROOT, check=False).returncode == 0
+            built &= suite.check(f"{arch} build {variant}", ok)
+            tops.append(ROOT / "build" / KVER / f"{arch}-{variant}")
+        if not built:
+            continue
+        for obj, what in compiled_out.differences(objdump, *tops, objects):
+            suite.check(f"{arch} {obj} as stock", what is None, what or "")
+    if not chosen(suite, "x86_64"):
+        return
+    # A kernel for 32 bits, where nothing of ours can be chosen: what the series does to headers must not stop a build.
+    out = ROOT / "build" / KVER / "i386-objects"
+    make, env = kernel_tool.maker(tree(), out, "i386")
+    try:
+        common.logged([*make, "tinyconfig"], out / "config.log", f"configuring {out.name}", env=env)
+        common.logged([*make, kernel_tool.JOBS, *OBJECTS_32], out / "build.log", f"building {KVER}/{out.name}",
+                      kernel_tool.OBJECT, env=env)
+        what = ""
+    except Fail as e:
+        what = str(e)
+    suite.check("i386 builds mm and what else the series changes", not what, what)
+
+
+def docs(suite):
+    """Our pages and ABI files: no warning of the kernel's own tools."""
+    src = tree()
+    ours = {str(Path(f).relative_to("Documentation").with_suffix("")) for f in overlay.overlay_files()
+            if f.startswith("Documentation/")}
+    for _, patch in overlay.patch_files():
+        found = re.findall(r"^\+\+\+ b/Documentation/(\S+)\.\w+$", patch.read_text(encoding="utf-8"), re.M)
+        ours |= {f for f in found if not f.endswith("/index")}
+
+    def silent(name, p):
+        # An index is named by what it lacks.
+        lines = [line for line in re.findall(".*(?:WARNING|ERROR).*", p.stdout) if any(f in line for f in ours)]
+        # Only these directories were built.
+        lines = [line for line in lines if not ((m := re.search(r"unknown document: '/([^']*)'", line)) and
+                                                (src / f"Documentation/{m.group(1)}.rst").exists())]
+        suite.check(f"{name}: no warning in our files", not lines, "\n".join(lines))
+
+    silent("ABI", suite.command("ABI files", src / "tools/docs/get_abi.py", "--dir", src / "Documentation/ABI",
+                                "validate"))
+    if not shutil.which("sphinx-build"):
+        suite.skip("htmldocs", f"no sphinx-build: {initramfs.apt_command('python3-sphinx python3-yaml')}")
+        return
+    env = {k: v for k, v in os.environ.items() if k not in kernel_tool.PRIVATE}
+    silent("htmldocs", suite.command("htmldocs", *make("-C", src, f"O={LOGS / 'docs'}", "SPHINXDIRS=mm admin-guide",
+                                                       "htmldocs"), env=env))
