@@ -142,7 +142,8 @@ def tools(suite):
                        ("verdicts of make test and matrix", "tests.test_verdicts"), ("fresh systems", "tests.test_fresh"),
                        ("recipes", "tests.test_recipes"), ("lines of code", "tests.test_size"),
                        ("tables of rules", "tests.test_rules"), ("decisions in C", "tests.test_policy"),
-                       ("verdict of make run", "tests.test_run"), ("guest runner", "tests.test_guest")):
+                       ("verdict of make run", "tests.test_run"), ("guest runner", "tests.test_guest"),
+                       ("commands of tlb-rs", "tests.test_cli")):
         suite.unittest(name, test)
     suite.ktap("build tool errors", sys.executable, "-m", "tests.kernel.test_kernel", cwd=ROOT / "tools")
     suite.ktap("LAVA", sys.executable, "tools/tlb-rs", "lava")
