@@ -146,6 +146,20 @@ class Series(Case):
         self.env["HOME"] = str(self.dir)
         self.fails((*args[:4], "~/out"), f"{self.out} is not an empty directory")
 
+    def test_dangling(self):
+        """What a commit lacks, and what may come after it."""
+        declared = 'config A\n\tbool "a"\n\nconfig B\n\tbool "b"\n\tdepends on LATER && MMU\n\tselect D\n'
+        files = {"mm/Kconfig": 'source "mm/x/Kconfig"\n', "mm/x/Kconfig": declared, "mm/x/a.c": "",
+                 "mm/x/Makefile": "obj-$(CONFIG_A) += a.o\na-$(CONFIG_B) += b.o\na-$(CONFIG_LATER) += c.o\n"}
+        options = {"A", "B", "LATER"}
+        for more, lost, wrong in (({}, "", []), ({}, "mm/x/a.c", ["mm/x/Makefile: a.o"]),
+                                  ({}, "mm/x/Kconfig", ["mm/Kconfig: mm/x/Kconfig"]),
+                                  ({"mm/y/Kconfig": "config LATER\n\tbool\n\tselect B\n"}, "",
+                                   ["mm/x/Makefile: b.o", "mm/x/Makefile: c.o"]),
+                                  ({"mm/y/Kconfig": "config C\n\tbool\n\tselect B\n"}, "", ["mm/y/Kconfig: B"])):
+            there = {name: text for name, text in (files | more).items() if name != lost}
+            self.assertEqual(wrong, dangling(there, self.kdir, options, set()))
+
     def test_ours(self):
         """The series of this repository: whatever a commit names has come with it, or before it."""
         stock = source.cached(KVER)
@@ -163,11 +177,12 @@ class Series(Case):
             overlay.Tree(trees[1]).sync()
         commits = self.am(trees[0], self.out)
         self.assertEqual(len(overlay.patch_files(want=overlay.needed(stock))) + 1, len(commits))
-        options = set(re.findall(r"(?m)^config (\w+)", (common.ROOT / "Kconfig.rust").read_text()))
+        snapshots = self.snapshots(trees[0], commits[1:])
+        options = options_of_ours(snapshots[-1], stock)
         headers = {f for f in overlay.overlay_files() if f.endswith(".h")}
-        bad = []
+        bad = [f"at the end: no {option} can be chosen" for option in options - visible(snapshots[-1], options)]
         subjects = self.git("log", "--reverse", "--format=%s", cwd=trees[0]).splitlines()
-        for subject, files in zip(subjects[1:], self.snapshots(trees[0], commits[1:])):
+        for subject, files in zip(subjects[1:], snapshots):
             bad += [f"{subject}: {what}" for what in dangling(files, stock, options, headers)]
         self.assertEqual([], bad)
         shutil.rmtree(trees[0] / ".git")
@@ -182,9 +197,34 @@ def lines_of_ours(text, old):
     return "\n".join(l for l in text.splitlines() if l not in known)
 
 
+def is_kconfig(file):
+    return Path(file).name.startswith("Kconfig")
+
+
+def options_of_ours(files, stock):
+    return {name for file, text in files.items() if is_kconfig(file)
+            for name in re.findall(r"(?m)^(?:menu)?config (\w+)", lines_of_ours(text, stock / file))}
+
+
+def visible(files, options):
+    """Those of our options that can be chosen: declared, and so is all of ours that they depend on."""
+    needs = {}
+    for text in (text for file, text in files.items() if is_kconfig(file)):
+        for name, entry in re.findall(r"(?m)^(?:menu)?config (\w+)\n((?:[ \t].*\n|\n)*)", text):
+            conditions = " ".join(re.findall(r"(?m)^\t(?:depends on|def_bool) (.*)", entry))
+            needs[name] = set(re.findall(r"\w+", conditions)) & options
+    found = options & set(needs)
+    while lost := {name for name in found if needs[name] - found}:
+        found -= lost
+    return found
+
+
 def dangling(files, stock, options, headers):
-    """What lines of ours name that is not among the files: options, objects, headers, modules, programs, documents."""
-    declared = set(re.findall(r"(?m)^config (\w+)", files.get("mm/Kconfig.rust", "")))
+    """What lines of ours name that is not among the files: options, objects, headers, modules, programs, documents.
+
+    What an option builds that nobody can choose yet may come later.
+    """
+    declared = visible(files, options)
     bad = []
 
     def want(ok, file, what):
@@ -197,13 +237,14 @@ def dangling(files, stock, options, headers):
     for file, text in sorted(files.items()):
         old = stock / file
         ours = lines_of_ours(text, old)
-        if file == "mm/Kconfig":
-            want("Kconfig.rust" not in ours or "mm/Kconfig.rust" in files, file, "source")
-        for word in re.findall(r"\b[A-Z][A-Z0-9_]+\b", ours) if file == "mm/Kconfig.rust" else ():
-            want(word not in options or word in declared, file, word)
-        if Path(file).name == "Makefile":
-            for option in re.findall(r"CONFIG_(\w+)", ours):
+        if is_kconfig(file):
+            for name in re.findall(r'(?m)^source "(\S+)"', ours):
+                want(name in files, file, name)
+            for option in re.findall(r"(?m)^\s+select (\w+)", ours):
                 want(option not in options or option in declared, file, option)
+        if Path(file).name == "Makefile":
+            ours = "\n".join(l for l in ours.splitlines()
+                             if not (set(re.findall(r"CONFIG_(\w+)", l)) & options) - declared)
             # KASAN_SANITIZE_x.o is of x.o.
             for stem in re.findall(r"(?:(?<!\S)[A-Z]+_(?:SANITIZE|INSTRUMENT)_)?(\S+)\.o\b", ours):
                 want(source_of(file, stem, (".c", ".rs")) or f"{stem}-y " in text or
@@ -215,7 +256,8 @@ def dangling(files, stock, options, headers):
             for script in re.findall(r"TEST_PROGS \+= (\S+)", ours):
                 want(source_of(file, script, ("",)), file, script)
         for kind, header in re.findall(r'(?m)^#include ([<"])(\S+)[>"]', ours):
-            places = ("include/", "arch/arm64/include/", "arch/x86/include/") if kind == "<" else \
+            # <../../x> is found from include/uapi.
+            places = ("include/", "include/uapi/", "arch/arm64/include/", "arch/x86/include/") if kind == "<" else \
                 (f"{Path(file).parent}/",)
             mine = [os.path.normpath(p + header) for p in places if os.path.normpath(p + header) in headers]
             want(all(h in files for h in mine), file, header)
