@@ -73,12 +73,12 @@ class Names(Made):
                    'seq_printf(m, "pages %lu\\n", n);\n/* .procname = "none" */\n')
         self.write("include/trace/events/tlb_batch.h", 'TRACE_EVENT(tlb_batch_add,\n\tTP_printk("a=%d "\n\t\t"b=%d", 1, 2)\n')
         self.write("patches/tlb_batch/1.patch", '--- a/mm/vmstat.c\n+++ b/mm/vmstat.c\n+\t[X] = "x_vm",\n-\t"y_vm",\n'
-                   '--- a/mm/rmap.c\n+++ b/mm/rmap.c\n+\t"z"\n')
-        self.write("Kconfig.rust", "config OURS\n\tbool\n")
+                   '--- a/mm/rmap.c\n+++ b/mm/rmap.c\n+\t"z"\n--- a/mm/Kconfig\n+++ b/mm/Kconfig\n+config PATCHED\n config NONE\n')
+        self.write("mm/tlb_batch/Kconfig", "config OURS\n\tbool\n")
         self.assertEqual(abi.names(self.root), sorted((
             "sysctl vm tlb_batch", "parameter tlb_batch p", "debugfs tlb_batch stats", "debugfs tlb_batch",
             "line tlb_batch pages %lu\\n", "tracepoint tlb_batch_add", 'tracepoint format "a=%d b=%d"', "vmstat x_vm",
-            "option OURS")))
+            "option OURS", "option PATCHED")))
 
     def test_of_this_tree(self):
         for name in ("sysctl vm migrc_enable", "parameter hvo retries", "vmstat tlb_batch_flush", "debugfs hvo stats"):

@@ -32,6 +32,7 @@ PATTERNS = (
 )
 STRINGS = re.compile(r"\"\s*\"")
 VMSTAT = re.compile(r"^\+.*?\"(\w+)\"", re.M)
+OPTION = r"(?m)^{}(?:menu)?config (\w+)"
 
 
 def uncommented(text):
@@ -51,10 +52,13 @@ def names(root):
                     found.add(what.format(module=module) + " " + STRINGS.sub("", name).strip())
     for patch in (root / "patches").rglob("*.patch"):
         for part in re.split(r"(?m)^--- ", patch.read_text(encoding="utf-8", errors="replace"))[1:]:
-            if "mm/vmstat.c" in part.split("\n", 1)[0]:
+            changed = part.split("\n", 1)[0]
+            if "mm/vmstat.c" in changed:
                 found |= {f"vmstat {name}" for name in VMSTAT.findall(part)}
+            if "/Kconfig" in changed:
+                found |= {f"option {name}" for name in re.findall(OPTION.format(r"\+"), part)}
     for kconfig in (*root.glob("Kconfig*"), *(root / "mm").rglob("Kconfig*")):
-        found |= {f"option {name}" for name in re.findall(r"(?m)^(?:menu)?config (\w+)", kconfig.read_text(encoding="utf-8"))}
+        found |= {f"option {name}" for name in re.findall(OPTION.format(""), kconfig.read_text(encoding="utf-8"))}
     return sorted(found)
 
 
