@@ -71,7 +71,7 @@ class Case(unittest.TestCase):
             source, copy = TOOLS / name, self.repo / "tools" / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             (shutil.copytree if source.is_dir() else shutil.copy)(source, copy)
-        write(self.repo, {"Kconfig.rust": "config OURS\n\tbool\n", "mm/tlb_batch/lib.rs": "// new\n",
+        write(self.repo, {"mm/tlb_batch/Kconfig": "config OURS\n\tbool\n", "mm/tlb_batch/lib.rs": "// new\n",
                           "patches/order": "# both\none two\n", "patches/one/0001-a.patch": PATCH1,
                           "patches/two/0001-b.patch": PATCH2})
         write(self.kdir, STOCK)

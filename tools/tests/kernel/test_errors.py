@@ -280,7 +280,7 @@ class Errors(Case):
     def test_kdir_already_patched(self):
         self.ok("apply", "--kdir", self.kdir)
         self.fails(("tree", "--kdir", self.kdir), "already carries the tlb-rs patches", "make unapply KDIR=")
-        write(self.dir / "other", STOCK | {"mm/Kconfig.rust": ""})
+        write(self.dir / "other", STOCK | {"mm/tlb_batch/Kconfig": ""})
         self.fails(("tree", "--kdir", self.dir / "other"), "already carries the tlb-rs patches", "git am")
         self.fails(("apply", "--kdir", self.dir / "other"), "already carries tlb-rs")
 

@@ -21,7 +21,7 @@ class Own(Case):
         text = (self.kdir / "mm/rmap.c").read_text()
         self.assertIn("first", text)
         self.assertIn("second", text)
-        self.assertTrue((self.kdir / "mm/Kconfig.rust").exists())
+        self.assertTrue((self.kdir / "mm/tlb_batch/Kconfig").exists())
         after = contents(self.kdir)
         self.assertIn("already applied", self.ok("apply", "--kdir", self.kdir))
         self.assertEqual(after, contents(self.kdir))
@@ -97,11 +97,11 @@ class Own(Case):
         self.assertEqual(before, contents(self.kdir))
 
     def test_advice_about_edits_of_new_files(self):
-        ours = ("mm/Kconfig.rust", "mm/tlb_batch/lib.rs")
+        ours = ("mm/tlb_batch/Kconfig", "mm/tlb_batch/lib.rs")
         before = contents(self.kdir)
         self.ok("apply", "--kdir", self.kdir)
         write(self.kdir, {f: "mine" for f in ours})
-        write(self.repo, {"Kconfig.rust": "newer", "mm/tlb_batch/lib.rs": "newer"})
+        write(self.repo, {"mm/tlb_batch/Kconfig": "newer", "mm/tlb_batch/lib.rs": "newer"})
         for command in ("apply", "unapply"):
             out = self.fails((command, "--kdir", self.kdir), ", ".join(ours))
             self.assertNotIn("make refresh", out)
@@ -207,7 +207,7 @@ class Own(Case):
                                   capture_output=True).stdout
         write(self.kdir, {"mm/rmap.c": RMAP + "int mine;\n"})
         self.ok("apply", "--kdir", self.kdir)
-        self.assertEqual([" M mm/rmap.c", "?? mm/Kconfig.rust", "?? mm/tlb_batch/lib.rs"], status().splitlines())
+        self.assertEqual([" M mm/rmap.c", "?? mm/tlb_batch/Kconfig", "?? mm/tlb_batch/lib.rs"], status().splitlines())
         self.ok("unapply", "--kdir", self.kdir)
         self.assertEqual(" M mm/rmap.c\n", status())
         self.assertEqual(RMAP + "int mine;\n", (self.kdir / "mm/rmap.c").read_text())

@@ -14,20 +14,9 @@ from tests.kernel.fixtures import PATCH1, PATCH2, RMAP, Case, contents, write
 from tlbrs.kernel import common, overlay, series, source
 
 KVER = os.environ.get("KVER", source.KVERS[0])
-KCONFIG = """# SPDX-License-Identifier: GPL-2.0
-
-config OURS
-	bool "ours"
-	help
-	  A help text may have a line that begins with
-	  config OTHER
-
-# What this one is for.
-config OURS_DEBUG
-	bool
-"""
-ADDS1 = "Adds: mm/Kconfig.rust mm/tlb_batch/Makefile\nAdds: mm/tlb_batch/*.rs OURS\n"
-ADDS2 = "Adds: mm/tlb_batch/debug.c OURS_DEBUG\n"
+MAKEFILE = "obj-$(CONFIG_OURS) += all.o\nall-y := lib.o\nall-$(CONFIG_OURS_DEBUG) += debug.o\n"
+ADDS1 = "Adds: mm/tlb_batch/Kconfig\nAdds: mm/tlb_batch/*.rs mm/tlb_batch/Makefile\n"
+ADDS2 = "Adds: mm/tlb_batch/debug.c\n"
 
 
 class Series(Case):
@@ -38,9 +27,7 @@ class Series(Case):
         write(self.repo, {
             "patches/one/0001-a.patch": PATCH1.replace("\n", f"\n\nText.\n\n{ADDS1}", 1),
             "patches/two/0001-b.patch": ADDS2 + PATCH2.split("\n", 1)[1],    # without a description
-            "Kconfig.rust": KCONFIG, "mm/tlb_batch/debug.c": "int debug;\n",
-            "mm/tlb_batch/Makefile": "obj-$(CONFIG_OURS) += all.o\nall-y := lib.o\n"
-                                     "all-$(CONFIG_OURS_DEBUG) += debug.o\n",
+            "mm/tlb_batch/debug.c": "int debug;\n", "mm/tlb_batch/Makefile": MAKEFILE,
             "patches/one/0000-cover": "# not in the letter\none thing\n\nText.\n\n@blocks README.md: Figures\n",
             "patches/two/0000-cover": "another\n\n@section README.md: Limits\n",
             "README.md": "# Ours\n## Figures\nwords\n\n    a   1\n\n    b   2\n\n    host: mine\n    it wins\n\nmore words\n"
@@ -83,10 +70,10 @@ class Series(Case):
         commits = self.am(self.kdir, self.out)
         self.assertEqual("stock\nmm: first\nb\n", self.git("log", "--reverse", "--format=%s"))
         self.assertEqual("mm: first\n\nText.\n\n", self.git("log", "-1", "--format=%B", commits[1]))
-        first = self.git("show", f"{commits[1]}:mm/Kconfig.rust")
-        self.assertEqual(KCONFIG[:KCONFIG.index("\n# What")], first)
-        self.assertEqual("obj-$(CONFIG_OURS) += all.o\nall-y := lib.o\n",
-                         self.git("show", f"{commits[1]}:mm/tlb_batch/Makefile"))
+        for commit, names in ((commits[1], ["Kconfig", "Makefile", "lib.rs"]), (commits[2], ["debug.c"])):
+            self.assertEqual(["mm/rmap.c", *(f"mm/tlb_batch/{name}" for name in names)],
+                             self.git("show", "--format=", "--name-only", commit).split())
+        self.assertEqual(MAKEFILE, self.git("show", f"{commits[1]}:mm/tlb_batch/Makefile"))
         self.ok("apply", "--kdir", self.dir / "other")
         shutil.rmtree(self.dir / "other/.tlb-rs")
         shutil.rmtree(self.kdir / ".git")
@@ -129,10 +116,9 @@ class Series(Case):
         self.fails(args, 'no patch says "Adds: mm/tlb_batch/new.h"')
         (self.repo / "mm/tlb_batch/new.h").unlink()
         second = (self.repo / "patches/two/0001-b.patch").read_text()
-        for old, new, *says in ((" OURS_DEBUG", "", "no Adds: brings all of mm/Kconfig.rust"),
-                                ("debug.c", "none.c", "Adds: of two/0001-b.patch has mm/tlb_batch/none.c"),
-                                ("debug.c", "", "mm/tlb_batch/Makefile is in two Adds:, of one/0001-a.patch and of two/"),
-                                ("OURS_DEBUG", "OURS", "OURS is in Adds: of two/0001-b.patch, and of a patch before")):
+        for old, new, *says in (("debug.c", "none.c", "Adds: of two/0001-b.patch has mm/tlb_batch/none.c"),
+                                ("debug.c", "debug.c OURS", "Adds: of two/0001-b.patch has OURS"),
+                                ("debug.c", "", "mm/tlb_batch/Kconfig is in two Adds:, of one/0001-a.patch and of two/")):
             write(self.repo, {"patches/two/0001-b.patch": second.replace(old, new)})
             self.fails(args, *says)
         write(self.repo, {"patches/two/0001-b.patch": second, "README.md": "# Ours\n"})

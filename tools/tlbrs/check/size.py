@@ -223,7 +223,7 @@ def measured(root=ROOT):
     """({mechanism: Counter of KINDS}, {mechanism: {file: lines of code}})"""
     stems = set().union(*(built_for_debugging(f.read_text(encoding="utf-8")) for f in root.glob("mm/*/Makefile")))
     table, files, owned = {}, {}, {}
-    for mechanism, name, patch, new, _ in series.plan(root):
+    for mechanism, name, patch, new in series.plan(root):
         who = "irqchip" if "irqchip" in name else mechanism
         count, of_file = table.setdefault(who, Counter()), files.setdefault(who, {})
         for f in new:

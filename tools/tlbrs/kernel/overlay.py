@@ -28,8 +28,6 @@ from tlbrs.kernel.source import KVERS
 STATE = ".tlb-rs"
 DIRS = ("Documentation", "arch", "drivers", "fs", "include", "kernel", "lib", "mm", "rust", "samples",
         "tools/testing")
-# Repository path -> kernel path, where they differ.
-MOVED = {"Kconfig.rust": "mm/Kconfig.rust"}
 NOT_OURS = ("*.o", "*.ko", "*.a", "*.cmd", "*.pyc", "*~", "*.swp", "*.orig", "*.rej", "__pycache__", "target")
 
 
@@ -51,14 +49,14 @@ def is_patched(tree):
     if (tree / STATE / "manifest").exists() or (tree / STATE / "pc").exists():
         return "make apply"
     # Files: a directory may be left, with objects in it.
-    if any((tree / f).is_file() for f in ("mm/Kconfig.rust", "include/linux/tlb_batch.h")):
+    if any((tree / f).is_file() for f in ("mm/tlb_batch/Kconfig", "include/linux/tlb_batch.h")):
         return "other means (git am or patch)"
     return None
 
 
 def overlay_files(root=ROOT):
     """{kernel path: file of the repository}"""
-    files = {MOVED[m]: root / m for m in MOVED if (root / m).exists()}
+    files = {}
     for d in DIRS:
         for base, dirs, names in os.walk(root / d):
             dirs[:] = sorted(x for x in dirs if not any(fnmatch.fnmatch(x, p) for p in NOT_OURS))

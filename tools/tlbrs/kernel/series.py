@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0
 """The overlay and the series of patches as commits that git am takes, one series for each mechanism.
 
-A patch says in its description which new files arrive with it, and which options of Kconfig.rust:
+A patch says in its description which new files arrive with it:
 
-    Adds: mm/migrc/ include/trace/events/migrc.h MIGRC
+    Adds: mm/migrc/ include/trace/events/migrc.h
 
 Names may have stars, and what ends with a slash is all below it. patches/*/0000-cover is what the cover letters say.
 
-The option of tlb_batch comes before its hooks, each of which is complete by itself; those of migrc and hvo come when all
-hooks that they need are there. So each commit can be built and booted.
+A folder of mm/ comes whole, with its Kconfig and its Makefile. That of tlb_batch comes before its hooks, each of which
+is complete by itself. Those of migrc and hvo come when all hooks that they need are there; no option switches these on
+before. So each commit can be built and booted.
 """
 
 import fnmatch
@@ -24,9 +25,6 @@ from pathlib import Path
 from tlbrs.kernel import overlay
 from tlbrs.kernel.common import ROOT, Fail, dotted, output, say
 
-KCONFIG = "mm/Kconfig.rust"
-
-
 # ---- what arrives when
 
 def head_of(data):
@@ -35,16 +33,15 @@ def head_of(data):
 
 
 def plan(root=ROOT, want=lambda name: True):
-    """[(mechanism, patch, its file, [new files], {options})], in the order of the series.
+    """[(mechanism, patch, its file, [new files])], in the order of the series.
 
     want: see overlay.needed()
     """
-    files, brings, steps, options = overlay.overlay_files(root), {}, [], set()
+    files, brings, steps = overlay.overlay_files(root), {}, []
     for name, file in overlay.patch_files(root, want):
         head = head_of(file.read_text(encoding="utf-8", errors="surrogateescape"))
-        words = [w for line in re.findall(r"^Adds:(.*)", head, re.M) for w in line.split()]
         new = []
-        for glob in (w for w in words if "/" in w):
+        for glob in (w for line in re.findall(r"^Adds:(.*)", head, re.M) for w in line.split()):
             found = fnmatch.filter(files, glob + "*" * glob.endswith("/"))
             if not found:
                 raise Fail(f"Adds: of {name} has {glob}, but there is no such new file")
@@ -53,36 +50,10 @@ def plan(root=ROOT, want=lambda name: True):
             if f in brings:
                 raise Fail(f"{f} is in two Adds:, of {brings[f]} and of {name}")
             brings[f] = name
-        more = {w for w in words if "/" not in w}
-        if twice := more & options:
-            raise Fail(f"{', '.join(sorted(twice))} is in Adds: of {name}, and of a patch before it")
-        options |= more
-        steps.append((name.split("/", maxsplit=1)[0], name, file, sorted(new), more))
+        steps.append((name.split("/", maxsplit=1)[0], name, file, sorted(new)))
     if left := sorted(set(files) - set(brings)):
         raise Fail(f"no patch says \"Adds: {' '.join(left)}\" in its description")
     return steps
-
-
-def kconfig(text, options):
-    """Of a Kconfig file without menus: its head, and the entries of options with the comments above them."""
-    head, *entries = re.split(r"(?m)^((?:#.*\n)*(?:menu)?config )", text)
-    parts = [head] + ["".join(e) for e in zip(entries[::2], entries[1::2])]
-    return "".join(p for p in parts if (m := re.search(r"(?m)^(?:menu)?config (\w+)", p)) is None or
-                   m.group(1) in options).rstrip("\n") + "\n"
-
-
-def makefile(text, path, have):
-    """The lines of a Makefile of ours whose objects have a source in have, or are made of others."""
-    def there(obj):
-        stem = obj.removesuffix(".o")
-        return re.search(rf"(?m)^{re.escape(stem)}-(?:y|objs)\b", text) or \
-            any(str(Path(path).parent / (stem + s)) in have for s in (".c", ".rs", ".S"))
-    lines = []
-    for line in text.splitlines():
-        objects = re.findall(r"\S+\.o\b", line)
-        if not objects or any(there(o) for o in objects):
-            lines.append(line)
-    return re.sub(r"\n\n+", "\n\n", "\n".join(lines)).rstrip("\n") + "\n"
 
 
 # ---- cover letters
@@ -174,9 +145,8 @@ def described(name, data):
 
 
 def add_commits(repo, steps, ver, root):
-    files = overlay.overlay_files(root)
-    have, options, branch = set(), set(), None
-    for mechanism, name, file, new, more in steps:
+    files, branch = overlay.overlay_files(root), None
+    for mechanism, name, file, new in steps:
         if mechanism != branch:
             repo.git("checkout", "-q", "-b", mechanism)
             branch = mechanism
@@ -185,26 +155,11 @@ def add_commits(repo, steps, ver, root):
             repo.git("apply", "--index", file)
         except Fail as e:
             raise Fail(f"patch {name} does not apply (Linux {dotted(ver)}):\n  {e}") from None
-        have |= set(new)
-        options |= more
-        for f in sorted(have):
-            src, dst = files[f], repo.path / f
-            text = None
-            if f == KCONFIG:
-                text = kconfig(src.read_text(encoding="utf-8"), options)
-            elif Path(f).name == "Makefile":
-                text = makefile(src.read_text(encoding="utf-8"), f, have)
-            elif f not in new:
-                continue
-            dst.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(src, dst)
-            if text is not None:
-                dst.write_text(text, encoding="utf-8")
+        for f in new:
+            (repo.path / f).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(files[f], repo.path / f)
         author, message = described(name, file.read_text(encoding="utf-8", errors="surrogateescape"))
         repo.commit(message, env=author)
-    for f, src in files.items():
-        if (repo.path / f).read_bytes() != src.read_bytes():
-            raise Fail(f"no Adds: brings all of {f}: an option is missing, or what an object is made of")
 
 
 def series(out, tree, root=ROOT):
