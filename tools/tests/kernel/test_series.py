@@ -2,6 +2,7 @@
 """Tests of make series, with a small series and with that of this repository."""
 
 import contextlib
+import fnmatch
 import functools
 import io
 import os
@@ -251,6 +252,13 @@ def dangling(files, stock, options, headers):
             # A module of a crate's top is beside it, one of a module in its directory.
             want(source_of(file, module, (".rs",)) or source_of(file, f"{Path(file).stem}/{module}", (".rs",)),
                  file, module)
+        if file == "MAINTAINERS":
+            for name in re.findall(r"(?m)^F:\t(\S+)$", ours):
+                want(fnmatch.filter(files, name + "*" * name.endswith("/")), file, name)
+        # The page of rules has those of all series.
+        if file.startswith("Documentation/") and Path(file).name != "tlb_rules.rst":
+            for option in re.findall(r"\bCONFIG_(\w+)", ours):
+                want(option not in options or option in declared, file, option)
         for document in re.findall(r"(?m)^   (\w+)$", ours) if Path(file).name == "index.rst" else ():
             want(source_of(file, document, (".rst",)), file, document)
     return bad
