@@ -385,14 +385,8 @@ static int write_lock_set(void *data, u64 ms)
 }
 DEFINE_DEBUGFS_ATTRIBUTE(write_lock_fops, NULL, write_lock_set, "%llu\n");
 
-#endif /* CONFIG_HVO_FAULT_INJECTION */
-
-/* Called by hvo_shim.c. */
-void hvo_debug_create(struct dentry *dir)
+static void faults_create(struct dentry *dir)
 {
-	debugfs_create_file("verify", 0400, dir, NULL, &verify_fops);
-	debugfs_create_file("read", 0400, dir, NULL, &read_fops);
-#ifdef CONFIG_HVO_FAULT_INJECTION
 	skip_hook_create(dir, &hooks);
 	debugfs_create_u32("stall_us", 0600, dir, &hvo_stall_us);
 	debugfs_create_u32("deaf_cpu", 0600, dir, &arm64_pause_deaf_cpu);
@@ -401,5 +395,15 @@ void hvo_debug_create(struct dentry *dir)
 	debugfs_create_file("waits", 0400, dir, NULL, &waits_fops);
 	debugfs_create_file("read_lock", 0200, dir, NULL, &read_lock_fops);
 	debugfs_create_file("write_lock", 0200, dir, NULL, &write_lock_fops);
-#endif
+}
+#else
+static void faults_create(struct dentry *dir) { }
+#endif /* CONFIG_HVO_FAULT_INJECTION */
+
+/* Called by hvo_shim.c. */
+void hvo_debug_create(struct dentry *dir)
+{
+	debugfs_create_file("verify", 0400, dir, NULL, &verify_fops);
+	debugfs_create_file("read", 0400, dir, NULL, &read_fops);
+	faults_create(dir);
 }

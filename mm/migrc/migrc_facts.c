@@ -16,14 +16,17 @@
 #include "internal.h"
 
 /* Whether page blocks of @zone are being emptied. */
+#ifdef CONFIG_MEMORY_ISOLATION
 static bool zone_isolates(struct zone *zone)
 {
-#ifdef CONFIG_MEMORY_ISOLATION
 	return READ_ONCE(zone->nr_isolate_pageblock);
-#else
-	return false;
-#endif
 }
+#else
+static bool zone_isolates(struct zone *zone)
+{
+	return false;
+}
+#endif
 
 bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 {

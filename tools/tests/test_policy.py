@@ -61,6 +61,22 @@ class Table(Made):
         self.assertEqual(self.check('["mm/hvo/a.c"]\n"if (a > b)" = "why"'), (False, ""))
 
 
+class Conditionals(Made):
+    def test_new_ones_within_functions(self):
+        outside = '#ifdef A\nint f(void)\n{\n\treturn 0;\n}\n#else\n#define f() 0\n#endif\nstruct s {\n#ifdef A\n\tint a;\n#endif\n};\n'
+        within = 'int %s(void)\n{\n%s\n\tf();\n#endif\n}\n'
+        comment = "int g(void)\n{\n\t/*\n#if\n\t */\n}\n"
+        self.write("stock/mm/a.c", outside + within % ("old", "#ifdef A"))
+        tree, stock = self.root, self.root / "stock"
+        for text, found in ((outside + comment, []), (outside + within % ("old", "#ifdef A"), []),
+                            (within % ("old", "#ifdef A") + within % ("new", "#ifdef A"), ["mm/a.c: #ifdef A"]),
+                            (within % ("old", "# if IS_ENABLED(B)"), ["mm/a.c: # if IS_ENABLED(B)"])):
+            self.write("mm/a.c", text)
+            self.assertEqual(list(policy.new_conditionals(tree, stock, {"mm/a.c"})), found)
+        self.write("mm/b.c", outside + within % ("new", "#if A"))
+        self.assertEqual(list(policy.new_conditionals(tree, stock, {"mm/b.c"})), ["mm/b.c: #if A"])
+
+
 class Names(Made):
     def test_both_ways_of_writing_a_list(self):
         self.write("mm/hvo/a.c", 'x = {\n\t[HVO_X] = "x",\n\t{ HVO_Y, "y" },\n};\n')

@@ -60,10 +60,6 @@ static bool abandoned;
 static int pause_owner = -1;
 static bool hotplug_known __ro_after_init;
 
-#ifdef CONFIG_HVO_FAULT_INJECTION
-u32 arm64_pause_deaf_cpu = U32_MAX;
-#endif
-
 /*
  * noinstr functions are __flatten, because clang would not inline an inline function into
  * them, which is in .text then, where a kprobe can be. It does not reach what those call:
@@ -79,6 +75,20 @@ static __always_inline unsigned long mask_all(void)
 	return flags;
 }
 
+#ifdef CONFIG_HVO_FAULT_INJECTION
+u32 arm64_pause_deaf_cpu = U32_MAX;
+
+static __always_inline bool is_deaf(void)
+{
+	return raw_smp_processor_id() == READ_ONCE(arm64_pause_deaf_cpu);
+}
+#else
+static __always_inline bool is_deaf(void)
+{
+	return false;
+}
+#endif
+
 /* Only in the IPI for backtraces. */
 void noinstr __flatten arm64_pause_local_cpu(void)
 {
@@ -86,12 +96,8 @@ void noinstr __flatten arm64_pause_local_cpu(void)
 	u32 state = READ_ONCE(pause_state);
 	unsigned long flags;
 
-	if (!(state & 1))
+	if (!(state & 1) || is_deaf())
 		return;
-#ifdef CONFIG_HVO_FAULT_INJECTION
-	if (raw_smp_processor_id() == READ_ONCE(arm64_pause_deaf_cpu))
-		return;
-#endif
 
 	/* This may be a pseudo-NMI. */
 	flags = mask_all();

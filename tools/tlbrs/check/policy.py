@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Find decisions in the C code of migrc and hvo: Rust decides, C looks and does.
+"""Find decisions in the C code of migrc and hvo: Rust decides, C looks and does. And #ifdef within functions.
 
 usage: tlb-rs policy [TREE]     exit status 1 if there is one that policy.toml does not explain, or an entry without one
 
@@ -14,6 +14,7 @@ it has to be in C:
 import re
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 from tlbrs.check.size import code_of_c, stripped
@@ -33,6 +34,25 @@ def decisions(text):
         bare = LOOP.sub("", re.sub(r"^\s*#.*", "", bare)).replace("->", ".")
         if nr in code and nr not in debugging and DECIDES.search(bare):
             yield line.strip()
+
+
+def conditionals(text):
+    """The lines within functions that begin or continue #if; a function has its braces in the first column."""
+    inside = False
+    for line in stripped(text).split("\n"):
+        if line.startswith(("{", "}")):
+            inside = line.rstrip() == "{"
+        elif inside and re.match(r"\s*#\s*(?:if|elif|else)", line):
+            yield line.strip()
+
+
+def new_conditionals(tree, stock, names):
+    """"FILE: LINE" of each that these files have in a patched tree and not in a stock one."""
+    for name in sorted(names):
+        old = stock / name
+        known = Counter(conditionals(old.read_text(encoding="utf-8")) if old.exists() else ())
+        for line in (Counter(conditionals((tree / name).read_text(encoding="utf-8"))) - known).elements():
+            yield f"{name}: {line}"
 
 
 def main():

@@ -9,7 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tlbrs.check import rules
+from tlbrs.check import policy, rules
 from tlbrs.guest import initramfs
 from tlbrs.kernel import common, kernel as kernel_tool, overlay, source, toolchain
 from tlbrs.kernel.common import Fail
@@ -85,6 +85,10 @@ def style(suite):
     safe = [f"{f.relative_to(ROOT)}: {name}" for f in files if f.suffix == ".rs"
             for name in re.findall(r"#\[export\]\s+(?:pub )?extern .*?fn (\w+)", f.read_text(encoding="utf-8"))]
     suite.check("#[export] is for unsafe functions", not safe, ", ".join(safe))
+    changed = {f for f in (*overlay.overlay_files(), *overlay.stock_files())
+               if f.startswith(("arch/", "drivers/", "fs/", "include/", "kernel/", "mm/")) and f.endswith((".c", ".h"))}
+    within = list(policy.new_conditionals(src, source.linux(KVER), changed))
+    suite.check("no #ifdef within functions", not within, "; ".join(within))
     for name, wrong in rules.faults(src):
         suite.check(name, not wrong, "; ".join(wrong))
     for name, wrong in maintained.faults(src, overlay.overlay_files()):
