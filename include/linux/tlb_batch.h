@@ -32,6 +32,7 @@ static inline void tlb_batch_delay(enum tlb_batch_reason reason) { }
 #include <linux/sched.h>
 #include <linux/string.h>
 #include <linux/tracepoint-defs.h>
+#include <asm/barrier.h>
 #include <asm/tlb_batch.h>
 
 /*
@@ -97,7 +98,13 @@ static inline bool tlb_batch_add(struct tlb_batch *batch, struct mm_struct *mm,
 	if (!tlb_batch_enabled())
 		return false;
 
-	arch_tlb_batch_order();
+	/*
+	 * rule: tlb_batch/order: a CPU that sees the mark of the mm must see the cleared PTEs,
+	 * too.  On arm64 a DMB is enough for that; the DSB for the TLBI comes when the range
+	 * is issued.  Litmus tests of tlb-rs prove both (verify/litmus: order-dmb-ishst,
+	 * sync-issue-dsb-ishst).  On x86 clearing a PTE is a locked operation.
+	 */
+	smp_wmb();
 
 	if (tracepoint_enabled(tlb_batch_add))
 		tlb_batch_do_trace_add(mm, start, end);

@@ -17,7 +17,6 @@ void tlb_batch_arch_evict(struct mm_struct *mm, unsigned long start, unsigned lo
 bool tlb_batch_arch_prefers_mm(unsigned long pages);
 bool tlb_batch_arch_flush(struct mm_struct *mm, unsigned long start, unsigned long end,
 			  unsigned long pages, enum tlb_batch_reason reason);
-void tlb_batch_arch_order(void);
 void tlb_batch_account_evicted(unsigned long ranges, unsigned long pages);
 
 /* --- tlb_batch_faults.c --- */

@@ -30,11 +30,6 @@ struct tlb_batch_stats {
 
 static DEFINE_PER_CPU(struct tlb_batch_stats, tlb_batch_stats);
 
-void tlb_batch_arch_order(void)
-{
-	arch_tlb_batch_order();
-}
-
 static noinline void trace_issued(struct mm_struct *mm, unsigned long start,
 				  unsigned long pages, enum tlb_batch_reason reason)
 {

@@ -16,7 +16,13 @@ use crate::{
     page::PAGE_SIZE,
     prelude::*,
     safe_c,
-    sync::aref::ARef,
+    sync::{
+        aref::ARef,
+        barrier::{
+            smp_mb,
+            Write, //
+        }, //
+    },
     task::might_sleep,
     types::NotThreadSafe, //
 };
@@ -106,8 +112,6 @@ impl Reason {
 }
 
 safe_c! {
-    /// Orders what was cleared before what the caller writes next.
-    fn order() = tlb_batch_arch_order();
     /// Whether an invalidation of the address space is cheaper than one of so many pages.
     fn prefers_mm(pages: usize) -> bool = tlb_batch_arch_prefers_mm(pages);
     /// Counts what was issued for lack of room. In process context.
@@ -263,7 +267,8 @@ impl<'mm> TlbBatch<'mm> {
         if range.start >= range.end || (range.start | range.end) % PAGE_SIZE != 0 {
             return Err(EINVAL);
         }
-        order();
+        // rule: tlb_batch/order: what was cleared is seen before what the caller writes next
+        smp_mb(Write);
         // INVARIANT: `mm` is borrowed for `'mm`.
         // SAFETY: As above, so it is alive for as long as the batch.
         unsafe { self.add_raw(mm.as_raw(), range.start, range.end) };

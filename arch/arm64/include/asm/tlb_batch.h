@@ -18,16 +18,6 @@
 #define TLB_BATCH_ASID_PAGES	PTRS_PER_PTE
 
 /*
- * rule: tlb_batch/order: a CPU that sees the mark of the mm must see the cleared PTEs, too.
- * A DMB is enough for that; the DSB for the TLBI comes when the range is issued. Litmus tests of
- * tlb-rs prove both (verify/litmus: order-dmb-ishst, sync-issue-dsb-ishst).
- */
-static __always_inline void arch_tlb_batch_order(void)
-{
-	dmb(ishst);
-}
-
-/*
  * The contiguous bit is no attribute of the mapping: a run goes on across blocks,
  * and clears all of them whole except the first and the last.
  */

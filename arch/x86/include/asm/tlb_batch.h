@@ -2,18 +2,11 @@
 #ifndef _ASM_X86_TLB_BATCH_H
 #define _ASM_X86_TLB_BATCH_H
 
-#include <linux/compiler.h>
 #include <asm/tlbbatch.h>
 #include <asm/tlbflush.h>
 
 /* Entries of several sizes may coexist as long as their attributes agree. */
 #define ARCH_TLB_BATCH_BBM	0
-
-/* rule: tlb_batch/order: clearing a PTE is a locked operation, stores are not reordered */
-static __always_inline void arch_tlb_batch_order(void)
-{
-	barrier();
-}
 
 static inline pte_t arch_tlb_batch_pte(pte_t pte)
 {
