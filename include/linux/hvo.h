@@ -24,7 +24,7 @@ struct zone;
 /* What mm/hvo/ shares with mm/hugetlb_vmemmap.c. */
 #define hvo_visible
 
-/* mm/hvo/hvo_shim.c */
+/* mm/hvo/hvo_param.c */
 bool hvo_pauses(void);
 void __init hvo_boot_switch(bool on);
 int hvo_proc_switch(const struct ctl_table *table, int write, void *buffer, size_t *lenp,

@@ -3,8 +3,6 @@
  * What HVO looks up in page tables, and what it does to pages and folios. Nothing is decided
  * here, see hvo_main.rs.
  */
-#define pr_fmt(fmt)	"HugeTLB: " fmt
-
 #include <linux/hugetlb.h>
 #include <linux/hvo.h>
 #include <linux/page_owner.h>
@@ -291,18 +289,7 @@ void hvo_block_split(struct page *block)
 		split_page(block, get_order(PMD_SIZE));
 }
 
-/* --- messages and checks --------------------------------------------------------------- */
-
-void hvo_report(const struct hstate *h, unsigned long kept, unsigned long nr, int error)
-{
-	static const char no_memory[] = "no memory for what replaces them";
-	const char *why = error == -EBUSY ?
-			"the other CPUs cannot be stopped because of CPU hotplug" :
-		error == -EOPNOTSUPP ? "they are in the memory that they describe" : no_memory;
-
-	pr_warn("%lu of %lu pages of %lukB keep their struct pages: %s\n", kept, nr,
-		huge_page_size(h) / SZ_1K, why);
-}
+/* --- checks -------------------------------------------------------------------------- */
 
 #ifdef CONFIG_HVO_DEBUG
 void hvo_touch(const struct hstate *h, struct folio *folio)

@@ -37,6 +37,7 @@ void hvo_get_params(struct hvo_params *params);
 
 void hvo_account(const struct hvo_event *event, bool success);
 void hvo_account_retried(unsigned long nr);
+void hvo_report(const struct hstate *h, unsigned long kept, unsigned long nr, int error);
 
 /* --- hvo_walk.c --- */
 
@@ -89,7 +90,6 @@ void hvo_flush_all(void);
 void hvo_no_deep_idle(struct pm_qos_request *request);
 void hvo_deep_idle(struct pm_qos_request *request);
 void hvo_block_split(struct page *block);
-void hvo_report(const struct hstate *h, unsigned long kept, unsigned long nr, int error);
 void hvo_touch(const struct hstate *h, struct folio *folio);
 void hvo_probe(const struct hstate *h, struct folio *folio, struct page *const *old,
 	       unsigned long nr_old);

@@ -1,33 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Switch, parameters, counters and debugfs files of HVO. The parameters are hvo.NAME on the
- * command line, and files in /sys/module/hvo/parameters/.
+ * Switch and parameters of HVO. The parameters are hvo.NAME on the command line, and files in
+ * /sys/module/hvo/parameters/.
  */
 #include <linux/cpufeature.h>
-#include <linux/debugfs.h>
 #include <linux/export.h>
 #include <linux/hvo.h>
 #include <linux/jump_label.h>
-#include <linux/math64.h>
 #include <linux/mm.h>
-#include <linux/minmax.h>
 #include <linux/moduleparam.h>
 #include <linux/mutex.h>
 #include <linux/page_ref.h>
 #include <linux/preempt.h>
 #include <linux/rcupdate.h>
-#include <linux/seq_file.h>
 #include <linux/string.h>
 #include <linux/sysctl.h>
 #include <linux/sysfs.h>
-#include <linux/vmstat.h>
 
 #include <asm/virt.h>
 
 #include "internal.h"
-
-#define CREATE_TRACE_POINTS
-#include <trace/events/hvo.h>
 
 /* --- the switch ---------------------------------------------------------------------- */
 
@@ -219,106 +211,6 @@ bool hvo_pauses(void)
 {
 	return READ_ONCE(strategy) != HVO_UNSAFE;
 }
-
-/* --- what happened ------------------------------------------------------------------- */
-
-/* For more than a second: who waits for the other CPUs may do so for one. */
-#define TIME_BUCKETS	22
-
-static struct {
-	atomic_long_t pauses[NR_HVO_REASONS];
-	atomic_long_t entries[NR_HVO_REASONS];
-	atomic_long_t cancelled;
-	atomic_long_t busy;
-	atomic_long_t stopped;
-	atomic_long_t copies;
-	atomic_long_t retried;
-	atomic_long_t ack_ns;
-	atomic_long_t paused_ns;
-	/* Below 1, 2, 4 ... us: for how long others did not run. */
-	atomic_long_t hist[TIME_BUCKETS];
-	unsigned long max_ns;
-} stats;
-
-void hvo_account(const struct hvo_event *e, bool success)
-{
-	u64 ns = e->ack_ns + e->paused_ns;
-	unsigned int bucket = min_t(unsigned int, fls64(div_u64(ns, NSEC_PER_USEC)),
-				    TIME_BUCKETS - 1);
-
-	atomic_long_add(e->ack_ns, &stats.ack_ns);
-	hvo_debug_report();
-	if (!success) {
-		trace_hvo_cancel(e);
-		if (e->missing >= 0) {
-			count_vm_event(CPU_PAUSE_CANCELLED);
-			atomic_long_inc(&stats.cancelled);
-		} else {
-			atomic_long_inc(&stats.busy);
-		}
-		return;
-	}
-	count_vm_events(HVO_PTE_UPDATES, e->entries);
-	atomic_long_add(e->entries, &stats.entries[e->reason]);
-	trace_hvo_pause(e);
-	if (e->stopped) {
-		count_vm_event(CPU_PAUSE_FALLBACK);
-		atomic_long_inc(&stats.stopped);
-	} else {
-		count_vm_event(CPU_PAUSE);
-		atomic_long_inc(&stats.hist[bucket]);
-		/* Two at a time are rare enough. */
-		if (ns > READ_ONCE(stats.max_ns))
-			WRITE_ONCE(stats.max_ns, ns);
-	}
-	atomic_long_inc(&stats.pauses[e->reason]);
-	atomic_long_add(e->copies, &stats.copies);
-	atomic_long_add(e->paused_ns, &stats.paused_ns);
-}
-
-/* Folios that the worker has optimised. */
-void hvo_account_retried(unsigned long nr)
-{
-	atomic_long_add(nr, &stats.retried);
-}
-
-static int stats_show(struct seq_file *m, void *unused)
-{
-	static const char * const reasons[] = {
-#define EM(reason, name)					\
-		[HVO_##reason] = name,
-		HVO_REASONS(EM)
-#undef EM
-	};
-	int i;
-
-	for (i = 0; i < NR_HVO_REASONS; i++)
-		seq_printf(m, "%s %ld %ld\n", reasons[i],
-			   atomic_long_read(&stats.pauses[i]),
-			   atomic_long_read(&stats.entries[i]));
-	seq_printf(m, "cancelled %ld\n", atomic_long_read(&stats.cancelled));
-	seq_printf(m, "busy %ld\n", atomic_long_read(&stats.busy));
-	seq_printf(m, "stop_machine %ld\n", atomic_long_read(&stats.stopped));
-	seq_printf(m, "copies %ld\n", atomic_long_read(&stats.copies));
-	seq_printf(m, "retried %ld\n", atomic_long_read(&stats.retried));
-	seq_printf(m, "ack_ns %ld\n", atomic_long_read(&stats.ack_ns));
-	seq_printf(m, "paused_ns %ld\n", atomic_long_read(&stats.paused_ns));
-	seq_printf(m, "max_ns %lu\n", READ_ONCE(stats.max_ns));
-	for (i = 0; i < TIME_BUCKETS; i++)
-		seq_printf(m, "below_us %lu %ld\n", 1UL << i, atomic_long_read(&stats.hist[i]));
-	return 0;
-}
-DEFINE_SHOW_ATTRIBUTE(stats);
-
-static int __init hvo_debugfs_init(void)
-{
-	struct dentry *dir = debugfs_create_dir("hvo", NULL);
-
-	debugfs_create_file("stats", 0400, dir, NULL, &stats_fops);
-	hvo_debug_create(dir);
-	return 0;
-}
-late_initcall(hvo_debugfs_init);
 
 static int __init hvo_init(void)
 {
