@@ -24,17 +24,16 @@
 /* --- the switch ---------------------------------------------------------------------- */
 
 /*
- * Whether a grace period waits for who is taking a reference, see page_ref.h. On before a
- * folio is optimised for the first time, and from then on: kernels that never do so have a
- * NOP there.
+ * Whether a grace period waits for a task that is taking a reference, see page_ref.h. It is
+ * on before a folio is optimised for the first time, and stays on. A kernel that never
+ * optimises one has a NOP there.
  */
 #ifdef CONFIG_HUGETLB_PAGE_OPTIMIZE_VMEMMAP_DEFAULT_ON
 struct static_key_true page_ref_waits = STATIC_KEY_TRUE_INIT;
-EXPORT_SYMBOL(page_ref_waits);
 #else
 struct static_key_false page_ref_waits = STATIC_KEY_FALSE_INIT;
-EXPORT_SYMBOL(page_ref_waits);
 #endif
+EXPORT_SYMBOL(page_ref_waits);
 
 /* Out of line, because it is everywhere. */
 bool page_ref_add_unless_zero_waits(struct page *page, int nr)
@@ -57,7 +56,7 @@ EXPORT_SYMBOL(page_ref_inc_unless_zero_waits);
 /* The boot value, as the command line has it. There is one task, and no struct page yet. */
 void __init hvo_boot_switch(bool on)
 {
-	/* rule: hvo/key: without it nothing waits for who is taking a reference */
+	/* rule: hvo/key: without it nothing waits for a task that is taking a reference */
 	if (on)
 		static_branch_enable(&page_ref_waits);
 	else
@@ -74,20 +73,20 @@ static void wait_for_references(void)
 {
 	static DEFINE_MUTEX(key_mutex);
 
-	/* Who finds the key on has to wait, too, if that is not done. */
+	/* A caller that finds the key on waits, too: another one may not be done. */
 	guard(mutex)(&key_mutex);
 	if (static_key_enabled(&page_ref_waits) || hvo_skip(HVO_HOOK_KEY))
 		return;
 	/* rule: hvo/key: before the first tail is read-only */
 	static_branch_enable(&page_ref_waits);
-	/* rule: hvo/tasks: RCU does not wait for who was preempted without the key */
+	/* rule: hvo/tasks: RCU does not wait for a task that was preempted without the key */
 	if (hvo_skip(HVO_HOOK_TASKS))
 		synchronize_rcu();
 	else
 		synchronize_rcu_tasks();
 }
 
-/* Of vm.hugetlb_optimize_vmemmap. It is not on before nobody can be in the middle. */
+/* Of vm.hugetlb_optimize_vmemmap. It is on only once no task can be in the middle. */
 int hvo_proc_switch(const struct ctl_table *table, int write, void *buffer, size_t *lenp,
 		    loff_t *ppos)
 {
@@ -147,35 +146,27 @@ static unsigned int pause_budget_us = 40;
 module_param(pause_budget_us, uint, 0644);
 MODULE_PARM_DESC(pause_budget_us, "how long a pause should take at most, in us");
 
-/* Who waits for the other CPUs has interrupts masked, and may be the only one that runs. */
+/* The pauser waits with interrupts masked, and may be the only CPU that runs. */
 #define MAX_ACK_TIMEOUT_US	USEC_PER_SEC
 #define MAX_RETRIES		1000
 
-static int ack_timeout_set(const char *val, const struct kernel_param *kp)
-{
-	return param_set_uint_minmax(val, kp, 0, MAX_ACK_TIMEOUT_US);
-}
-
-static const struct kernel_param_ops ack_timeout_ops = {
-	.set = ack_timeout_set,
-	.get = param_get_uint,
-};
-
-static int retries_set(const char *val, const struct kernel_param *kp)
-{
-	return param_set_uint_minmax(val, kp, 0, MAX_RETRIES);
-}
-
-static const struct kernel_param_ops retries_ops = {
-	.set = retries_set,
-	.get = param_get_uint,
-};
-
 static unsigned int ack_timeout_us;
-module_param_cb(ack_timeout_us, &ack_timeout_ops, &ack_timeout_us, 0644);
-MODULE_PARM_DESC(ack_timeout_us, "how long other CPUs may take to stop, in us (0: it depends)");
 static unsigned int retries = 8;
-module_param_cb(retries, &retries_ops, &retries, 0644);
+
+static int bounded_set(const char *val, const struct kernel_param *kp)
+{
+	unsigned int most = kp->arg == &retries ? MAX_RETRIES : MAX_ACK_TIMEOUT_US;
+
+	return param_set_uint_minmax(val, kp, 0, most);
+}
+
+static const struct kernel_param_ops bounded_ops = {
+	.set = bounded_set,
+	.get = param_get_uint,
+};
+module_param_cb(ack_timeout_us, &bounded_ops, &ack_timeout_us, 0644);
+MODULE_PARM_DESC(ack_timeout_us, "how long other CPUs may take to stop, in us (0: it depends)");
+module_param_cb(retries, &bounded_ops, &retries, 0644);
 MODULE_PARM_DESC(retries, "how often a pause that a CPU was late for is tried again");
 static unsigned int duty_pct = 10;
 module_param(duty_pct, uint, 0644);

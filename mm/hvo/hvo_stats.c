@@ -15,7 +15,7 @@
 #define CREATE_TRACE_POINTS
 #include <trace/events/hvo.h>
 
-/* For more than a second: who waits for the other CPUs may do so for one. */
+/* The last one is of 2^20 us and more: a pauser may wait a second for the other CPUs. */
 #define TIME_BUCKETS	22
 
 static struct {
@@ -28,7 +28,7 @@ static struct {
 	atomic_long_t retried;
 	atomic_long_t ack_ns;
 	atomic_long_t paused_ns;
-	/* Below 1, 2, 4 ... us: for how long others did not run. */
+	/* Below 1, 2, 4 ... us: for how long the other CPUs did not run. */
 	atomic_long_t hist[TIME_BUCKETS];
 	unsigned long max_ns;
 } stats;
