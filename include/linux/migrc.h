@@ -61,7 +61,7 @@ DECLARE_STATIC_KEY_FALSE(migrc_used_key);
 DECLARE_STATIC_KEY_FALSE(migrc_readmostly_key);
 
 /* mm/migrc/migrc_main.rs */
-void migrc_meet_flushed(struct migrc_walk *walk, bool writable);
+void migrc_meet_flushed(struct migrc_walk *walk, bool writable, bool shared);
 void migrc_meet_poisoned(struct migrc_walk *walk);
 void migrc_unregister(struct migrc_mm *mm);
 void migrc_flush_mm_slow(struct migrc_mm *mm, u64 deferred, enum migrc_hook hook);
@@ -141,8 +141,8 @@ static inline void migrc_flushed(enum ttu_flags flags, struct vm_area_struct *vm
 				 pte_t pte)
 {
 	if (flags & TTU_DEFER_RO)
-		migrc_meet_flushed(&current->tlb_ubc.migrc,
-				   pte_write(pte) || (vma->vm_flags & VM_SHARED));
+		migrc_meet_flushed(&current->tlb_ubc.migrc, pte_write(pte),
+				   vma->vm_flags & VM_SHARED);
 }
 
 /* rule: migrc/poisoned: a page was poisoned since migrc_may_defer(), and may not be read */

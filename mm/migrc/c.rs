@@ -2,7 +2,12 @@
 
 //! What C does for migrc, and the numbers that both have.
 
-use crate::eligibility::Deny;
+use crate::eligibility::{
+    AreaFacts,
+    Deny,
+    FileFacts,
+    Protection, //
+};
 use kernel::{
     bindings,
     safe_c, //
@@ -42,6 +47,42 @@ same_as_c! {
         Block = migrc_fact_MIGRC_BLOCK,
         Local = migrc_fact_MIGRC_LOCAL,
         Mixed = migrc_fact_MIGRC_MIXED,
+    }
+}
+
+same_as_c! {
+    Protection: migrc_protection_NR_MIGRC_PROTECTIONS {
+        AsBefore = migrc_protection_MIGRC_AS_BEFORE,
+        Clean = migrc_protection_MIGRC_CLEAN,
+        ReadOnly = migrc_protection_MIGRC_READ_ONLY,
+    }
+}
+
+impl From<&bindings::migrc_area_facts> for AreaFacts {
+    #[inline]
+    fn from(facts: &bindings::migrc_area_facts) -> Self {
+        Self {
+            anonymous: facts.anonymous,
+            locked: facts.locked,
+            shadow_stack: facts.shadow_stack,
+            userfaultfd: facts.userfaultfd,
+            soft_dirty: facts.soft_dirty,
+            notifier: facts.notifier,
+        }
+    }
+}
+
+impl From<&bindings::migrc_file_facts> for FileFacts {
+    #[inline]
+    fn from(facts: &bindings::migrc_file_facts) -> Self {
+        Self {
+            dirty: facts.dirty,
+            writeback: facts.writeback,
+            uptodate: facts.uptodate,
+            regular: facts.regular,
+            special: facts.special,
+            supported: facts.supported,
+        }
     }
 }
 
@@ -118,7 +159,7 @@ pub(crate) unsafe fn drain_begin(reason: DrainReason) -> u64 {
     unsafe { bindings::migrc_drain_begin(reason.0) }
 }
 
-/// Whether nobody has write access to the file of `src`; who gets it from now on drains.
+/// Whether nobody has write access to the file of `src`. A task that gets it from now on drains.
 ///
 /// # Safety
 ///

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What may be deferred: facts about a folio or a mapping go in, a [`Verdict`] comes out.
+//! What may be deferred: facts about a folio or a mapping go in, a [`Verdict`] comes out. And which
+//! page loses write permission, so that its next migration may be deferred: a [`Protection`].
 //!
 //! C looks, and does as it is told. Nothing here has an effect, and nothing is known of the kernel,
 //! so that the same file is compiled on the host: `verify/tests/migrc_eligibility.rs` compares it
@@ -164,7 +165,36 @@ pub struct FolioFacts {
     /// Page blocks of its zone are being emptied.
     pub isolates: bool,
     /// Its content is a file's.
-    pub file: bool,
+    pub file: Option<FileFacts>,
+}
+
+/// What C sees of a file, and of a folio of it.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct FileFacts {
+    /// The folio was written to.
+    pub dirty: bool,
+    /// The folio is being written to the disk.
+    pub writeback: bool,
+    /// The folio has what the disk has.
+    pub uptodate: bool,
+    /// It is a regular file.
+    pub regular: bool,
+    /// It is for swap, its memory is the disk, or it is the filesystem's own.
+    pub special: bool,
+    /// The filesystem reports all that changes a file without write access.
+    pub supported: bool,
+}
+
+impl FileFacts {
+    /// Whether the content stays what it is as long as nobody has write access to the file.
+    pub const fn may_freeze(&self) -> bool {
+        !self.dirty
+            && !self.writeback
+            && self.uptodate
+            && self.regular
+            && !self.special
+            && self.supported
+    }
 }
 
 impl FolioFacts {
@@ -174,8 +204,8 @@ impl FolioFacts {
     /// Whether its flushes may be deferred, as far as its mappings allow it.
     ///
     /// `freeze` is asked if nothing else denies, and only of a file: whether nobody has write
-    /// access to it. That it comes last makes it unlikely that somebody gets access before the end
-    /// of the walk, where it is asked again.
+    /// access to it. It comes last, so that a task seldom gets access before the end of the walk,
+    /// where it is asked again.
     pub fn verdict(&self, freeze: impl FnOnce() -> bool) -> Verdict {
         let most_mappings = Self::MAX_MAPPINGS.saturating_mul(self.pages);
         let facts = [
@@ -192,10 +222,12 @@ impl FolioFacts {
             (self.isolates, Deny::Isolated),
         ];
 
-        match facts.into_iter().find(|(denies, _)| *denies) {
-            Some((_, deny)) => Verdict::Forbid(deny),
-            None if self.file && !freeze() => Verdict::Forbid(Deny::NotFrozen),
-            None => Verdict::Defer,
+        if let Some((_, deny)) = facts.into_iter().find(|(denies, _)| *denies) {
+            return Verdict::Forbid(deny);
+        }
+        match self.file {
+            Some(file) if !file.may_freeze() || !freeze() => Verdict::Forbid(Deny::NotFrozen),
+            _ => Verdict::Defer,
         }
     }
 }
@@ -213,6 +245,8 @@ pub struct MappingFacts {
     pub notifier: bool,
     /// A TLB may hold the entries as a larger block.
     pub block: bool,
+    /// A TLB may hold the entries at all.
+    pub accessible: bool,
 }
 
 impl MappingFacts {
@@ -237,6 +271,80 @@ impl MappingFacts {
                 Verdict::Forbid(deny)
             }
             Some((.., deny)) => Verdict::Flush(deny),
+        }
+    }
+}
+
+/// What C sees of an area whose pages may lose write permission.
+#[derive(Clone, Copy, Debug)]
+pub struct AreaFacts {
+    /// It has anonymous memory.
+    pub anonymous: bool,
+    /// It is locked, in order to have no faults.
+    pub locked: bool,
+    /// It is a shadow stack.
+    pub shadow_stack: bool,
+    /// A monitor handles its faults.
+    pub userfaultfd: bool,
+    /// Write faults tell which of its pages have changed.
+    pub soft_dirty: bool,
+    /// A device or a guest would have to fault its pages in again.
+    pub notifier: bool,
+}
+
+impl AreaFacts {
+    /// Whether a write fault makes a page writable again, without a copy and without anybody
+    /// noticing.
+    pub const fn may_lose_permission(&self) -> bool {
+        self.anonymous
+            && !self.locked
+            && !self.shadow_stack
+            && !self.userfaultfd
+            && !self.soft_dirty
+            && !self.notifier
+    }
+}
+
+/// What C sees of a page that was writable, and has been migrated.
+#[derive(Clone, Copy, Debug)]
+pub struct PageFacts {
+    /// Its area.
+    pub area: AreaFacts,
+    /// It belongs to a large folio.
+    pub large: bool,
+    /// It is device memory.
+    pub device: bool,
+    /// It was written to since the last migration that left it clean.
+    pub dirty: bool,
+}
+
+/// How such a page is mapped. The values are those of C's `enum migrc_protection`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use]
+#[repr(u32)]
+pub enum Protection {
+    /// As before.
+    AsBefore = 0,
+    /// As before, and clean: the dirty bit tells the next migration of a write.
+    Clean = 1,
+    /// Without write permission.
+    ReadOnly = 2,
+}
+
+impl PageFacts {
+    /// What the page loses. `pays` is asked if it could lose write permission: whether that should
+    /// save more than it costs.
+    ///
+    /// A large folio is seldom clean.
+    pub fn verdict(&self, pays: impl FnOnce() -> bool) -> Protection {
+        if self.large || self.device || !self.area.may_lose_permission() {
+            Protection::AsBefore
+        } else if self.dirty {
+            Protection::Clean
+        } else if pays() {
+            Protection::ReadOnly
+        } else {
+            Protection::AsBefore
         }
     }
 }

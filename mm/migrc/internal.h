@@ -14,6 +14,26 @@ struct migrc_mm;
 struct migrc_walk;
 struct vm_area_struct;
 
+/* --- migrc_file.c --- */
+
+/* What is seen of a file, and of a folio of it. */
+struct migrc_file_facts {
+	bool dirty, writeback, uptodate;
+	bool regular, special;	/* special: swap, DAX, or the filesystem's own */
+	bool supported;		/* by its filesystem */
+};
+
+#ifdef CONFIG_MIGRC_FILE
+struct migrc_file_facts migrc_file_facts(struct folio *src);
+#else
+static inline struct migrc_file_facts migrc_file_facts(struct folio *src)
+{
+	return (struct migrc_file_facts) { };
+}
+#endif
+bool migrc_freeze(struct folio *src);
+bool migrc_still_frozen(struct folio *src);
+
 /* --- migrc_facts.c --- */
 
 /* What is seen of a folio that is to be migrated; mm/migrc/eligibility.rs says what follows. */
@@ -30,6 +50,7 @@ struct migrc_folio_facts {
 	bool poisoned;
 	bool isolates;		/* the zone does */
 	bool file;
+	struct migrc_file_facts content;	/* if it is one */
 };
 
 /* And of a mapping whose entries have been cleared. */
@@ -39,7 +60,30 @@ struct migrc_mapping_facts {
 	bool shared;
 	bool notifier;
 	bool block;
+	bool accessible;
+	bool lost_permission;	/* as far as the entry tells, see migrc_protect() */
 	bool mixes;		/* the rule "mixed" was removed */
+};
+
+/* And of an area, some pages of which may lose write permission. */
+struct migrc_area_facts {
+	bool anonymous, locked, shadow_stack;
+	bool userfaultfd, soft_dirty, notifier;
+};
+
+/* And of a writable page in it that has been migrated. */
+struct migrc_page_facts {
+	struct migrc_area_facts area;
+	bool large, device, dirty;
+	bool pays;		/* the rule "pause" was removed */
+};
+
+/* How that page is mapped. */
+enum migrc_protection {
+	MIGRC_AS_BEFORE,
+	MIGRC_CLEAN,
+	MIGRC_READ_ONLY,
+	NR_MIGRC_PROTECTIONS
 };
 
 /* --- migrc_main.rs --- */
@@ -55,14 +99,8 @@ void migrc_add(struct folio *folio, unsigned int node, unsigned long pages,
 	       unsigned long asked, unsigned long present);
 void migrc_run_drain(u32 reasons);
 void migrc_open(bool open);
-bool migrc_may_protect(struct migrc_mm *mm);
-bool migrc_keeps_protected(struct migrc_mm *mm);
-void migrc_count_hit(struct migrc_mm *mm);
-
-/* --- migrc_file.c --- */
-
-bool migrc_freeze(struct folio *src);
-bool migrc_still_frozen(struct folio *src);
+enum migrc_protection migrc_protection(struct migrc_mm *mm, const struct migrc_page_facts *facts);
+bool migrc_keeps_protected(struct migrc_mm *mm, const struct migrc_area_facts *facts);
 
 /* --- migrc_act.c --- */
 

@@ -48,6 +48,8 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 		.file = !folio_test_anon(src) && !migrc_skip(MIGRC_HOOK_FILE),
 	};
 
+	if (facts.file)
+		facts.content = migrc_file_facts(src);
 	if (!migrc_begin(&current->tlb_ubc.migrc, src, &facts))
 		return false;
 	migrc_walk_delay();
@@ -70,21 +72,15 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 		.notifier = mm_has_notifiers(mm) && !migrc_skip(MIGRC_HOOK_NOTIFIER),
 		/* rule: migrc/block: entries of two sizes must not overlap */
 		.block = block,
+		.accessible = pte_accessible(mm, pte),
+		.lost_permission = static_branch_unlikely(&migrc_readmostly_key) && nr == 1 &&
+				   !pte_dirty(pte) && (vma->vm_flags & VM_WRITE) &&
+				   vma_is_anonymous(vma),
 		.mixes = migrc_skip(MIGRC_HOOK_MIXED),
 	};
 
-	/*
-	 * Then no TLB has it, or who made it inaccessible flushes before the page is free,
-	 * see hook "protnone". And set_tlb_ubc_flush_pending() will do nothing.
-	 */
-	if (!pte_accessible(mm, pte))
-		return false;
 	if (!migrc_meet(&current->tlb_ubc.migrc, &mm->migrc, &facts))
 		return false;
-
-	if (static_branch_unlikely(&migrc_readmostly_key) && nr == 1 && !pte_dirty(pte) &&
-	    (vma->vm_flags & VM_WRITE) && vma_is_anonymous(vma))
-		migrc_count_hit(&mm->migrc);
 	migrc_debug_deferred(vma, addr, pte, nr);
 	return true;
 }
@@ -137,38 +133,47 @@ bool migrc_is_for_readers(enum migrate_reason reason)
 	return static_key_enabled(&migrc_key) && migrc_reason_may_defer(reason);
 }
 
-/*
- * Only what a write fault makes writable again without a copy, and without anybody
- * noticing: not what is locked in order to have no faults, nor what is tracked by
- * faults, nor what devices and guests would have to fault in again.
- */
-static bool may_lose_permission(struct vm_area_struct *vma)
+static struct migrc_area_facts area_facts(struct vm_area_struct *vma)
 {
-	return vma_is_anonymous(vma) && !(vma->vm_flags & (VM_LOCKED | VM_SHADOW_STACK)) &&
-	       !userfaultfd_armed(vma) && !vma_soft_dirty_enabled(vma) &&
-	       !mm_has_notifiers(vma->vm_mm);
+	return (struct migrc_area_facts) {
+		.anonymous = vma_is_anonymous(vma),
+		.locked = vma->vm_flags & VM_LOCKED,
+		.shadow_stack = vma->vm_flags & VM_SHADOW_STACK,
+		.userfaultfd = userfaultfd_armed(vma),
+		.soft_dirty = vma_soft_dirty_enabled(vma),
+		.notifier = mm_has_notifiers(vma->vm_mm),
+	};
 }
 
 pte_t migrc_protect_slow(struct folio *folio, struct vm_area_struct *vma, pte_t pte)
 {
-	/* A large folio is seldom clean. */
-	if (folio_test_large(folio) || folio_is_zone_device(folio) || !may_lose_permission(vma))
-		return pte;
+	const struct migrc_page_facts facts = {
+		.area = area_facts(vma),
+		.large = folio_test_large(folio),
+		.device = folio_is_zone_device(folio),
+		/* rule: migrc/clean: what was written to since its last migration will be again */
+		.dirty = pte_dirty(pte) && !migrc_skip(MIGRC_HOOK_CLEAN),
+		/* rule: migrc/pause: write faults have cost more than deferrals have saved */
+		.pays = migrc_skip(MIGRC_HOOK_PAUSE),
+	};
 
-	/* rule: migrc/clean: it was written to since its last migration, and will be again */
-	if (pte_dirty(pte) && !migrc_skip(MIGRC_HOOK_CLEAN))
+	switch (migrc_protection(&vma->vm_mm->migrc, &facts)) {
+	case MIGRC_CLEAN:
 		return pte_mkclean(pte);
-	/* rule: migrc/pause: write faults have cost more than deferrals have saved */
-	if (!migrc_may_protect(&vma->vm_mm->migrc) && !migrc_skip(MIGRC_HOOK_PAUSE))
+	case MIGRC_READ_ONLY:
+		this_cpu_inc(migrc_protected);
+		return pte_wrprotect(pte);
+	default:
 		return pte;
-	this_cpu_inc(migrc_protected);
-	return pte_wrprotect(pte);
+	}
 }
 
 bool migrc_stays_protected_slow(struct vm_area_struct *vma)
 {
-	return static_key_enabled(&migrc_key) && may_lose_permission(vma) &&
-	       migrc_keeps_protected(&vma->vm_mm->migrc) && !migrc_skip(MIGRC_HOOK_HINT);
+	const struct migrc_area_facts facts = area_facts(vma);
+
+	return static_key_enabled(&migrc_key) && !migrc_skip(MIGRC_HOOK_HINT) &&
+	       migrc_keeps_protected(&vma->vm_mm->migrc, &facts);
 }
 
 /*

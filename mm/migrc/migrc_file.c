@@ -13,26 +13,35 @@ static bool nobody_writes(const struct address_space *mapping)
 	       !mapping_writably_mapped(mapping);
 }
 
+/* @src is locked. */
+struct migrc_file_facts migrc_file_facts(struct folio *src)
+{
+	const struct address_space *mapping = src->mapping;
+	const struct inode *inode = mapping ? mapping->host : NULL;
+
+	if (!inode)
+		return (struct migrc_file_facts) { };
+	return (struct migrc_file_facts) {
+		.dirty = folio_test_dirty(src),
+		.writeback = folio_test_writeback(src),
+		.uptodate = folio_test_uptodate(src),
+		.regular = S_ISREG(inode->i_mode),
+		.special = IS_SWAPFILE(inode) || IS_DAX(inode) || IS_NOQUOTA(inode),
+		.supported = inode->i_sb->s_type->fs_flags & FS_FROZEN_PAGES,
+	};
+}
+
 /*
- * A file's content stays what it is as long as nobody has write access to it. Whoever
- * gets that increments i_writecount, and then looks at the flag, migrc_write_access();
- * here it is the other way round, the last time in migrc_still_frozen(), so that one of
- * the two sees the other.
+ * A file's content stays what it is as long as nobody has write access to it. A task that
+ * gets write access increments i_writecount, and then looks at the flag,
+ * migrc_write_access(); here it is the other way round, the last time in
+ * migrc_still_frozen(), so that one of the two sees the other.
  *
  * The folio is locked: ext4 changes a mapping's flags, not atomically, when it has none.
  */
 bool migrc_freeze(struct folio *src)
 {
 	struct address_space *mapping = src->mapping;
-	struct inode *inode;
-
-	if (!mapping || folio_test_dirty(src) || folio_test_writeback(src) ||
-	    !folio_test_uptodate(src))
-		return false;
-	inode = mapping->host;
-	if (!inode || !S_ISREG(inode->i_mode) || IS_SWAPFILE(inode) || IS_DAX(inode) ||
-	    IS_NOQUOTA(inode) || !(inode->i_sb->s_type->fs_flags & FS_FROZEN_PAGES))
-		return false;
 
 	/* A hint, since the flag costs the next writer a drain: see migrc_still_frozen() */
 	if (!nobody_writes(mapping))
@@ -43,11 +52,11 @@ bool migrc_freeze(struct folio *src)
 }
 
 /*
- * The entries are gone and the deferrals counted. Whoever gets write access from now on
+ * The entries are gone and the deferrals counted. A task that gets write access from now on
  * sees the flag, and flushes them.
  *
- * rule: migrc/recheck: if somebody has got it since freeze(), and may have drained too
- * early, it is flushed here.
+ * rule: migrc/recheck: if a task has got it since freeze(), and may have drained too early,
+ * it is flushed here.
  */
 bool migrc_still_frozen(struct folio *src)
 {
@@ -60,12 +69,12 @@ bool migrc_still_frozen(struct folio *src)
 	/* Pairs with the full barrier of atomic_inc_unless_negative() */
 	smp_mb();
 	if (nobody_writes(mapping)) {
-		/* Pairs with migrc_write_access(): who is gone has cleared the flag */
+		/* Pairs with migrc_write_access(): a writer that is gone has cleared the flag */
 		smp_rmb();
 		if (test_bit(AS_MIGRC, &mapping->flags)) {
 			/*
 			 * Another migration may have set it again, too late for the next
-			 * writer, who found it cleared and did not drain. As above.
+			 * writer, which found it cleared and did not drain. As above.
 			 */
 			smp_mb();
 			if (nobody_writes(mapping))

@@ -32,10 +32,13 @@ use core::{
 };
 use eligibility::{
     limit,
+    AreaFacts,
     Caller,
     Deny,
+    FileFacts,
     FolioFacts,
     MappingFacts,
+    PageFacts,
     Verdict, //
 };
 use generation::Generation;
@@ -323,7 +326,7 @@ unsafe extern "C" fn migrc_begin(
         unusual: facts.unusual,
         poisoned: facts.poisoned,
         isolates: facts.isolates,
-        file: facts.file,
+        file: facts.file.then(|| FileFacts::from(&facts.content)),
     };
 
     walk.begin();
@@ -357,16 +360,19 @@ unsafe extern "C" fn migrc_meet(
         shared: facts.shared,
         notifier: facts.notifier,
         block: facts.block,
+        accessible: facts.accessible,
+    };
+    let Some(permit) = walk.meet(&seen, facts.mixes) else {
+        return false;
     };
 
-    match walk.meet(&seen, facts.mixes) {
-        Some(permit) => {
-            // SAFETY: By this function's safety requirements.
-            unsafe { mark(mm, permit) };
-            true
-        }
-        None => false,
+    // SAFETY: By this function's safety requirements.
+    unsafe { mark(mm, permit) };
+    if facts.lost_permission {
+        // SAFETY: By this function's safety requirements.
+        unsafe { RegisteredMm::from_raw(mm) }.update_credit(|credit| ((), credit.hit()));
     }
+    true
 }
 
 /// The walk has met a mapping that was flushed when it was cleared.
@@ -375,9 +381,13 @@ unsafe extern "C" fn migrc_meet(
 ///
 /// As for [`walk_of`].
 #[export]
-unsafe extern "C" fn migrc_meet_flushed(walk: *mut bindings::migrc_walk, writable: bool) {
+unsafe extern "C" fn migrc_meet_flushed(
+    walk: *mut bindings::migrc_walk,
+    writable: bool,
+    shared: bool,
+) {
     // SAFETY: By this function's safety requirements.
-    unsafe { walk_of(walk) }.meet_flushed(writable);
+    unsafe { walk_of(walk) }.meet_flushed(writable, shared);
 }
 
 /// A page of the folio was poisoned since the walk began.
@@ -458,26 +468,26 @@ unsafe extern "C" fn migrc_flush_mm_slow(
     unsafe { RegisteredMm::from_raw(mm) }.cover(Generation::from_raw(deferred));
 }
 
-/// Whether a page that was not written to since its last migration should lose write permission.
+/// How a page that was writable is mapped after its migration; `enum migrc_protection` of C.
 ///
 /// # Safety
 ///
-/// `mm` must be alive.
+/// `mm` must be alive, and the facts be of a page in it.
 #[export]
-unsafe extern "C" fn migrc_may_protect(mm: *mut bindings::migrc_mm) -> bool {
+unsafe extern "C" fn migrc_protection(
+    mm: *mut bindings::migrc_mm,
+    facts: *const bindings::migrc_page_facts,
+) -> bindings::migrc_protection {
     // SAFETY: By this function's safety requirements.
-    unsafe { RegisteredMm::from_raw(mm) }.update_credit(Credit::offer)
-}
+    let (mm, facts) = unsafe { (RegisteredMm::from_raw(mm), &*facts) };
+    let seen = PageFacts {
+        area: AreaFacts::from(&facts.area),
+        large: facts.large,
+        device: facts.device,
+        dirty: facts.dirty,
+    };
 
-/// Counts a deferral of a page that had lost write permission.
-///
-/// # Safety
-///
-/// `mm` must be alive.
-#[export]
-unsafe extern "C" fn migrc_count_hit(mm: *mut bindings::migrc_mm) {
-    // SAFETY: By this function's safety requirements.
-    unsafe { RegisteredMm::from_raw(mm) }.update_credit(|credit| ((), credit.hit()))
+    seen.verdict(|| mm.update_credit(Credit::offer) || facts.pays) as u32
 }
 
 /// Counts a page that was written to after it had lost write permission.
@@ -495,11 +505,17 @@ unsafe extern "C" fn migrc_count_miss(mm: *mut bindings::migrc_mm) {
 ///
 /// # Safety
 ///
-/// `mm` must be alive.
+/// `mm` must be alive, and the facts be of an area in it.
 #[export]
-unsafe extern "C" fn migrc_keeps_protected(mm: *mut bindings::migrc_mm) -> bool {
+unsafe extern "C" fn migrc_keeps_protected(
+    mm: *mut bindings::migrc_mm,
+    facts: *const bindings::migrc_area_facts,
+) -> bool {
     // SAFETY: By this function's safety requirements.
-    unsafe { RegisteredMm::from_raw(mm) }.update_credit(|credit| (!credit.is_spent(), credit))
+    let (mm, facts) = unsafe { (RegisteredMm::from_raw(mm), &*facts) };
+
+    AreaFacts::from(facts).may_lose_permission()
+        && mm.update_credit(|credit| (!credit.is_spent(), credit))
 }
 
 /// Takes over the source of a migration whose flushes were deferred.

@@ -74,9 +74,15 @@ impl Walk {
 
     /// The next mapping. Without a permit its entries are flushed as ever.
     ///
-    /// With `mixes` something is deferred in spite of that, for tests.
+    /// Nothing is owed of an entry that is not accessible. No TLB has it, or the task that made it
+    /// so flushes before the page is free, see hook `protnone`.
+    ///
+    /// With `mixes` something is deferred although another mapping forbids it, for tests.
     #[inline(always)]
     pub fn meet(&mut self, facts: &MappingFacts, mixes: bool) -> Option<Permit> {
+        if !facts.accessible {
+            return None;
+        }
         // rule: migrc/mixed: once something forbids to defer, only a drain would flush more
         match facts.verdict() {
             Verdict::Forbid(deny) => self.denied = self.denied.with(deny),
@@ -90,10 +96,11 @@ impl Walk {
         None
     }
 
-    /// The next mapping was flushed when it was cleared. Nothing is owed of it, but if it will be
-    /// `writable` again without a fault, others may not be deferred.
-    pub fn meet_flushed(&mut self, writable: bool) {
-        if writable {
+    /// The next mapping was flushed when it was cleared. Nothing is owed of it. If it was
+    /// `writable`, or is of a `shared` area, it will be writable again without a fault: then no
+    /// other mapping may be deferred.
+    pub fn meet_flushed(&mut self, writable: bool, shared: bool) {
+        if writable || shared {
             self.forbid(Deny::Local);
         } else {
             self.flushed = self.flushed.with(Deny::Local);

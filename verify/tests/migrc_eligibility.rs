@@ -3,7 +3,10 @@
 //! What may be deferred: every combination of facts, beside the rule in bits that C had before.
 
 use verify::migrc::{
-    eligibility::{limit, Caller, Deny, FolioFacts, MappingFacts, Reasons, Verdict},
+    eligibility::{
+        limit, AreaFacts, Caller, Deny, FileFacts, FolioFacts, MappingFacts, PageFacts, Protection,
+        Reasons, Verdict,
+    },
     walk::{End, Permit, Walk},
 };
 
@@ -120,6 +123,16 @@ const CALLERS: [Caller; 5] = [
     Caller::Other,
 ];
 
+/// A file that may be frozen.
+const FROZEN: FileFacts = FileFacts {
+    dirty: false,
+    writeback: false,
+    uptodate: true,
+    regular: true,
+    special: false,
+    supported: true,
+};
+
 /// All folios on both sides of each bound.
 fn folios() -> impl Iterator<Item = FolioFacts> {
     let bools = [false, true];
@@ -144,7 +157,7 @@ fn folios() -> impl Iterator<Item = FolioFacts> {
                 unusual: bit(6),
                 poisoned: bit(7),
                 isolates: bit(8),
-                file: bit(9),
+                file: bit(9).then_some(FROZEN),
             }
         })
     })
@@ -162,7 +175,7 @@ fn folios_as_the_table_says() {
                 frozen
             });
             let mut bits = bits_of_folio(&facts);
-            let asks = bits == 0 && facts.file;
+            let asks = bits == 0 && facts.file.is_some();
 
             if asks && !frozen {
                 bits |= 1 << Deny::NotFrozen as u32;
@@ -174,6 +187,49 @@ fn folios_as_the_table_says() {
             }
         }
     }
+}
+
+/// The rule that was in C before, with a bit for each fact. `freeze` is not asked of a file that it
+/// denies, and nothing else makes a difference.
+#[test]
+fn files_as_before() {
+    const NEEDED: u32 = 0b101100;
+    let folio = folios()
+        .find(|f| f.file == Some(FROZEN) && f.verdict(|| true) == Verdict::Defer)
+        .expect("is there");
+    let mut deferred = 0;
+
+    for bits in 0..1u32 << 6 {
+        for frozen in [false, true] {
+            let bit = |n: u32| bits >> n & 1 != 0;
+            let file = FileFacts {
+                dirty: bit(0),
+                writeback: bit(1),
+                uptodate: bit(2),
+                regular: bit(3),
+                special: bit(4),
+                supported: bit(5),
+            };
+            let mut asked = false;
+            let facts = FolioFacts {
+                file: Some(file),
+                ..folio
+            };
+            let verdict = facts.verdict(|| {
+                asked = true;
+                frozen
+            });
+            let expected = match bits == NEEDED && frozen {
+                true => Verdict::Defer,
+                false => Verdict::Forbid(Deny::NotFrozen),
+            };
+
+            assert_eq!(verdict, expected, "{file:?}");
+            assert_eq!(asked, bits == NEEDED, "{file:?}");
+            deferred += u32::from(verdict == Verdict::Defer);
+        }
+    }
+    assert_eq!(deferred, 1);
 }
 
 #[test]
@@ -196,7 +252,7 @@ fn limits() {
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Mapping(MappingFacts),
-    Flushed { writable: bool },
+    Flushed { writable: bool, shared: bool },
     Poisoned,
 }
 
@@ -207,12 +263,16 @@ fn mapping(bits: u32) -> MappingFacts {
         shared: bits & 4 != 0,
         notifier: bits & 8 != 0,
         block: bits & 16 != 0,
+        accessible: bits & 32 == 0,
     }
 }
 
 fn events() -> impl Iterator<Item = Event> + Clone {
-    let mappings = (0..32).map(|bits| Event::Mapping(mapping(bits)));
-    let flushed = [false, true].map(|writable| Event::Flushed { writable });
+    // Of all facts of an entry that is not accessible, none counts: only some of them are tried.
+    let mappings = (0..32).chain([32, 33, 36, 63]);
+    let mappings = mappings.map(|bits| Event::Mapping(mapping(bits)));
+    let flushed = [(false, false), (true, false), (false, true), (true, true)]
+        .map(|(writable, shared)| Event::Flushed { writable, shared });
 
     mappings.chain(flushed).chain([Event::Poisoned])
 }
@@ -232,8 +292,11 @@ impl OldWalk {
 
         match event {
             Event::Poisoned => self.denied |= bit(Deny::Poisoned),
-            Event::Flushed { writable: true } => self.denied |= bit(Deny::Local),
-            Event::Flushed { writable: false } => self.flushed |= bit(Deny::Local),
+            Event::Flushed { writable, shared } if writable | shared => {
+                self.denied |= bit(Deny::Local);
+            }
+            Event::Flushed { .. } => self.flushed |= bit(Deny::Local),
+            Event::Mapping(f) if !f.accessible => {}
             Event::Mapping(f) => {
                 let facts = [
                     (f.writable, Deny::Writable),
@@ -303,8 +366,8 @@ fn walks_as_before() {
                             Event::Mapping(facts) => {
                                 new.meet(&facts, mixes).map(Permit::counted).is_some()
                             }
-                            Event::Flushed { writable } => {
-                                new.meet_flushed(writable);
+                            Event::Flushed { writable, shared } => {
+                                new.meet_flushed(writable, shared);
                                 false
                             }
                             Event::Poisoned => {
@@ -341,7 +404,20 @@ fn walks_as_before() {
             }
         }
     }
-    assert_eq!(walks, 2 * 2 * 36 * 36 * 36);
+    assert_eq!(walks, 2 * 2 * 42 * 42 * 42);
+}
+
+/// Whatever else is true of it.
+#[test]
+fn an_inaccessible_entry_says_nothing() {
+    for bits in 32..64 {
+        for mixes in [false, true] {
+            let mut walk = Walk::default();
+
+            assert!(walk.meet(&mapping(bits), mixes).is_none(), "{bits:#b}");
+            assert_eq!(walk, Walk::default(), "{bits:#b}");
+        }
+    }
 }
 
 /// Each folio has a walk of its own, but what was deferred of one before is still to be drained.
@@ -360,4 +436,63 @@ fn a_walk_begins() {
             ..Walk::default()
         }
     );
+}
+
+/// Each bit is a fact.
+fn page(bits: u32) -> PageFacts {
+    let bit = |n: u32| bits >> n & 1 != 0;
+
+    PageFacts {
+        area: AreaFacts {
+            anonymous: bit(0),
+            locked: bit(1),
+            shadow_stack: bit(2),
+            userfaultfd: bit(3),
+            soft_dirty: bit(4),
+            notifier: bit(5),
+        },
+        large: bit(6),
+        device: bit(7),
+        dirty: bit(8),
+    }
+}
+
+/// The rule that was in C before, with a bit for each fact: of an area only the first may be set.
+/// Nothing is asked of a page that keeps its permission anyway.
+#[test]
+fn pages_lose_permission_as_before() {
+    const AREA: u32 = (1 << 6) - 1;
+    const ANONYMOUS: u32 = 1 << 0;
+    const OF_FOLIO: u32 = 1 << 6 | 1 << 7;
+    const DIRTY: u32 = 1 << 8;
+    let mut found = [0; 3];
+
+    for bits in 0..1 << 9 {
+        for pays in [false, true] {
+            let facts = page(bits);
+            let may = bits & AREA == ANONYMOUS;
+            let mut asked = 0;
+            let verdict = facts.verdict(|| {
+                asked += 1;
+                pays
+            });
+            let asks = may && bits & (OF_FOLIO | DIRTY) == 0;
+            let expected = if bits & OF_FOLIO != 0 || !may {
+                Protection::AsBefore
+            } else if bits & DIRTY != 0 {
+                Protection::Clean
+            } else if pays {
+                Protection::ReadOnly
+            } else {
+                Protection::AsBefore
+            };
+
+            assert_eq!(facts.area.may_lose_permission(), may, "{facts:?}");
+            assert_eq!(verdict, expected, "{facts:?}");
+            assert_eq!(asked, u32::from(asks), "{facts:?}");
+            found[verdict as usize] += 1;
+        }
+    }
+    // One set of bits is clean, and one loses permission if it pays.
+    assert_eq!(found, [2 * 512 - 3, 2, 1]);
 }

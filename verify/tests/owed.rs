@@ -130,6 +130,7 @@ const WALK: Subject = Subject {
     types: "",
     call: "case(black_box(Walk::default()), black_box(eligibility::MappingFacts {
                writable: false, pending: false, shared: false, notifier: false, block: false,
+               accessible: true,
            }))",
 };
 

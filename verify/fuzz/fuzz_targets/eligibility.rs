@@ -21,10 +21,14 @@ fuzz_target!(|mappings: Vec<u8>| {
             shared: bits & 4 != 0,
             notifier: bits & 8 != 0,
             block: bits & 16 != 0,
+            accessible: bits & 32 == 0,
         };
         let permit = walk.meet(&facts, false).map(Permit::counted).is_some();
 
-        assert_eq!(permit, bits & 31 == 0 && !forbidden);
+        assert_eq!(permit, bits & 63 == 0 && !forbidden);
+        if !facts.accessible {
+            continue;
+        }
         deferred += u32::from(permit);
         forbidden |= bits & 13 != 0;
         if let Verdict::Flush(deny) | Verdict::Forbid(deny) = facts.verdict() {
