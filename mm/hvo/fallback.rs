@@ -7,6 +7,7 @@ use super::{
         Ways,
         Why, //
     },
+    batches,
     c::{
         self,
         Params,
@@ -16,6 +17,7 @@ use super::{
     plan::{
         next_window,
         rest_us,
+        timeout_us,
         Attempts,
         Budget,
         Cost,
@@ -23,7 +25,8 @@ use super::{
         Step,
         Streak,
         Work, //
-    }, //
+    },
+    ENTRIES, //
 };
 use kernel::{
     bindings,
@@ -129,7 +132,11 @@ unsafe impl Ways<Run> for Fallback {
                 rest.map(|(run, last)| (work_of(run), *last)),
                 Cost::from_raw(COST.load(Relaxed)),
                 Budget {
-                    entries: self.params.max_entries,
+                    entries: if batches(&self.params) {
+                        self.params.max_entries
+                    } else {
+                        ENTRIES as u32
+                    },
                     ns: if stop {
                         u64::MAX
                     } else {
@@ -197,8 +204,9 @@ impl Fallback {
             return Ok(());
         }
 
-        let timeout_ns = u64::from(self.params.ack_timeout_us) * 1_000;
-        let (result, pause) = with_paused(timeout_ns, |cpus| window.apply(cpus));
+        let params = &self.params;
+        let timeout = timeout_us(params.ack_timeout_us, params.pseudo_nmi, params.guest);
+        let (result, pause) = with_paused(u64::from(timeout) * 1_000, |cpus| window.apply(cpus));
 
         self.account(work, &pause, false, result.is_ok());
         turn.end(&pause);

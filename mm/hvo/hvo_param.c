@@ -172,30 +172,18 @@ static unsigned int duty_pct = 10;
 module_param(duty_pct, uint, 0644);
 MODULE_PARM_DESC(duty_pct, "share of the time that the other CPUs may be stopped for, in percent");
 
-/*
- * With pseudo-NMIs only another pseudo-NMI, firmware and hypervisors make a CPU late;
- * without, whoever has interrupts masked, and it might be for a lock that a CPU holds
- * which has stopped.
- */
-static unsigned int default_timeout_us(void)
-{
-	unsigned int us = system_uses_irq_prio_masking() ? 1000 : 200;
-
-	return is_hyp_mode_available() ? us : 10 * us;
-}
-
 void hvo_get_params(struct hvo_params *params)
 {
 	*params = (struct hvo_params) {
 		.strategy = READ_ONCE(strategy),
 		.max_entries = READ_ONCE(max_ptes),
 		.budget_us = READ_ONCE(pause_budget_us),
-		.ack_timeout_us = READ_ONCE(ack_timeout_us) ?: default_timeout_us(),
+		.ack_timeout_us = READ_ONCE(ack_timeout_us),
 		.retries = READ_ONCE(retries),
 		.duty_pct = hvo_skip(HVO_HOOK_DUTY) ? 100 : READ_ONCE(duty_pct),
+		.pseudo_nmi = system_uses_irq_prio_masking(),
+		.guest = !is_hyp_mode_available(),
 	};
-	if (params->strategy == HVO_PERFOLIO)
-		params->max_entries = PTRS_PER_PTE;
 }
 
 bool hvo_pauses(void)

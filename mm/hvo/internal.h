@@ -29,6 +29,8 @@ struct hvo_params {
 	unsigned int ack_timeout_us;
 	unsigned int duty_pct;
 	unsigned int retries;
+	bool pseudo_nmi;	/* stops a CPU that has interrupts masked */
+	bool guest;
 };
 
 void hvo_get_params(struct hvo_params *params);

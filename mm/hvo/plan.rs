@@ -259,6 +259,22 @@ impl Streak {
     }
 }
 
+/// How many microseconds the other CPUs get to stop: what a user has asked for, or, for 0, what the
+/// machine needs.
+///
+/// With pseudo-NMIs only another pseudo-NMI, firmware and hypervisors make a CPU late. Without them
+/// code that has interrupts masked does, and it may wait for a lock of a CPU that has stopped. The
+/// hypervisor of a `guest` may not run the CPU at the moment.
+pub const fn timeout_us(asked: u32, pseudo_nmi: bool, guest: bool) -> u32 {
+    match (asked, pseudo_nmi, guest) {
+        (0, false, false) => 200,
+        (0, false, true) => 2_000,
+        (0, true, false) => 1_000,
+        (0, true, true) => 10_000,
+        (asked, ..) => asked,
+    }
+}
+
 /// For how many microseconds to let the others run before the next pause, if they may be stopped
 /// for `percent` of the time, were stopped for `paused_ns`, and have run for `since_ns` since.
 pub const fn rest_us(paused_ns: u64, since_ns: u64, percent: u32) -> u64 {

@@ -5,8 +5,8 @@
 use proptest::prelude::*;
 use verify::{
     hvo::plan::{
-        next_window, rest_us, Attempts, Backoff, Budget, Cost, Found, Miss, Step, Streak, Window,
-        Work,
+        next_window, rest_us, timeout_us, Attempts, Backoff, Budget, Cost, Found, Miss, Step,
+        Streak, Window, Work,
     },
     model::plan::{check_attempts, check_rest, check_windows},
 };
@@ -101,6 +101,22 @@ proptest! {
 }
 
 /// No percentage would be no progress, and all of it no rest.
+/// As C had it: 5 times as long with pseudo-NMIs, 10 times as long in a guest.
+#[test]
+fn timeouts_without_a_wish() {
+    for pseudo_nmi in [false, true] {
+        for guest in [false, true] {
+            let us = if pseudo_nmi { 1000 } else { 200 };
+            let us = if guest { 10 * us } else { us };
+
+            assert_eq!(timeout_us(0, pseudo_nmi, guest), us);
+            for asked in [1, us, 1_000_000] {
+                assert_eq!(timeout_us(asked, pseudo_nmi, guest), asked);
+            }
+        }
+    }
+}
+
 #[test]
 fn percentages_have_limits() {
     assert_eq!(rest_us(1_000_000, 0, 0), rest_us(1_000_000, 0, 1));
