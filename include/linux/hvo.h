@@ -55,22 +55,6 @@ void free_vmemmap_page_list(struct list_head *list);
 /* arch/arm64/mm/hvo_apply.c */
 void arch_hvo_apply(const struct hvo_window *window);
 
-/* What a test can remove, in debugfs/hvo/skip_hook, see hvo_debug.c. */
-enum hvo_hook {
-	HVO_HOOK_ACK,		/* wait until the other CPUs have stopped */
-	HVO_HOOK_BREAK,		/* no entry changes from valid to valid */
-	HVO_HOOK_TLBI,		/* invalidate in between */
-	HVO_HOOK_RCU,		/* wait for who has read a reference count */
-	HVO_HOOK_TRANSIT,	/* no pause while a CPU comes up or goes down */
-	HVO_HOOK_ABANDON,	/* who panics lets the others go on */
-	HVO_HOOK_DUTY,		/* the others run in between */
-	HVO_HOOK_DIE,		/* who dies while the others wait panics */
-	HVO_HOOK_KEY,		/* who takes a reference can be waited for */
-	HVO_HOOK_TASKS,		/* a task that was preempted doing so before that is waited for */
-	HVO_HOOK_HELD,		/* who needs a folio waits for the worker that holds it */
-	NR_HVO_HOOKS
-};
-
 /* Instead of a delay: an exception that nobody handles. */
 #define HVO_STALL_DIES	U32_MAX
 

@@ -79,4 +79,25 @@ struct hvo_event {
 	u64 paused_ns;
 };
 
+/* Rules that a test can remove, by their name in debugfs/hvo/skip_hook. */
+#define HVO_HOOKS(EM) \
+	EM(ACK, "ack")			/* wait until the other CPUs have stopped */ \
+	EM(BREAK, "break")		/* no entry changes from valid to valid */ \
+	EM(TLBI, "tlbi")		/* invalidate in between */ \
+	EM(RCU, "rcu")			/* wait for a task that has read a reference count */ \
+	EM(TRANSIT, "transit")		/* no pause while a CPU comes up or goes down */ \
+	EM(ABANDON, "abandon")		/* a pauser that panics lets the other CPUs go on */ \
+	EM(DUTY, "duty")		/* the other CPUs run in between */ \
+	EM(DIE, "die")			/* a task that dies while the CPUs wait panics */ \
+	EM(KEY, "key")			/* a grace period waits for a reference */ \
+	EM(TASKS, "tasks")		/* and for one that a preempted task took before that */ \
+	EM(HELD, "held")		/* an allocation waits for the worker with its folio */
+
+enum hvo_hook {
+#define EM(hook, name)		HVO_HOOK_##hook,
+	HVO_HOOKS(EM)
+#undef EM
+	NR_HVO_HOOKS
+};
+
 #endif /* _LINUX_HVO_TYPES_H */

@@ -272,18 +272,10 @@ DEFINE_SHOW_ATTRIBUTE(read);
 unsigned long hvo_skipped;
 unsigned int hvo_stall_us;
 
-static const char * const hook_names[NR_HVO_HOOKS] = {
-	[HVO_HOOK_ACK] = "ack",
-	[HVO_HOOK_BREAK] = "break",
-	[HVO_HOOK_TLBI] = "tlbi",
-	[HVO_HOOK_RCU] = "rcu",
-	[HVO_HOOK_TRANSIT] = "transit",
-	[HVO_HOOK_ABANDON] = "abandon",
-	[HVO_HOOK_DUTY] = "duty",
-	[HVO_HOOK_DIE] = "die",
-	[HVO_HOOK_KEY] = "key",
-	[HVO_HOOK_TASKS] = "tasks",
-	[HVO_HOOK_HELD] = "held",
+static const char * const hook_names[] = {
+#define EM(hook, name)	name,
+	HVO_HOOKS(EM)
+#undef EM
 };
 
 static const struct skip_hooks hooks = {
