@@ -169,7 +169,7 @@ fn a_page_that_did_not_move_is_in_use() {
 }
 
 #[test]
-fn a_drain_flushes_only_whom_it_knows() {
+fn a_drain_flushes_only_what_is_in_its_list() {
     Rules {
         register: false,
         ..QUIET

@@ -289,7 +289,7 @@ fn recheck_of_the_flag_is_needed() {
 
 /// Another migration may set the flag again, when the next writer has looked at it.
 #[test]
-fn no_writer_meets_a_stale_translation_while_others_migrate() {
+fn no_writer_meets_a_stale_translation_while_another_folio_migrates() {
     run_with(MORE_PREEMPTIONS, Without::Nothing, FREEZING);
 }
 

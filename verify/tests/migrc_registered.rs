@@ -196,14 +196,14 @@ fn a_store_covers_too_much() {
 
 #[test]
 #[should_panic(expected = "flushed")]
-fn who_finds_it_covered_sees_the_flush() {
+fn a_cpu_that_finds_it_covered_sees_the_flush() {
     cover_races(Broken::Order);
 }
 
 /// Who invalidates after having seen the deferral need not invalidate what the clear was to.
 #[test]
 #[should_panic(expected = "flushed")]
-fn who_sees_the_deferral_sees_the_clear() {
+fn a_cpu_that_sees_the_deferral_sees_the_clear() {
     cover_races(Broken::Clear);
 }
 

@@ -136,7 +136,7 @@ fn run(broken: Broken) {
 }
 
 #[test]
-fn who_has_waited_is_served() {
+fn a_task_that_has_waited_is_served() {
     run(Broken::Nothing);
 }
 
@@ -148,14 +148,14 @@ fn a_drain_that_is_running_may_be_too_early() {
 
 #[test]
 #[should_panic(expected = "not flushed")]
-fn who_has_not_asked_yet_may_be_too_early() {
+fn a_task_that_has_not_asked_yet_may_be_too_early() {
     run(Broken::Early);
 }
 
 /// The drain that it waits for has nothing to do then.
 #[test]
 #[should_panic(expected = "not flushed")]
-fn who_sees_the_request_sees_what_came_before() {
+fn a_drain_that_sees_the_request_sees_what_came_before() {
     run(Broken::Bit);
 }
 
@@ -167,7 +167,7 @@ fn a_drain_counts_itself_first() {
 
 #[test]
 #[should_panic(expected = "not flushed")]
-fn who_drains_has_a_barrier() {
+fn a_drain_has_a_barrier() {
     run(Broken::DrainBarrier);
 }
 

@@ -495,7 +495,7 @@ fn a_pause_releases_what_was_changed_in_the_one_before() {
 }
 
 #[test]
-fn who_gets_the_ipi_sees_the_request() {
+fn a_cpu_that_gets_the_ipi_sees_the_request() {
     check(Without::Nothing, None, &[TWO_PAUSES], &[LOOK_IF_ASKED]);
 }
 
@@ -537,18 +537,18 @@ fn what_was_changed_is_acquired() {
 
 /// The one that holds the lock has stopped, the one that waits for it never does.
 #[test]
-fn who_has_stopped_goes_on_if_another_one_never_stops() {
+fn a_stopped_cpu_goes_on_if_another_one_never_stops() {
     check(Without::Nothing, None, &[ONE_PAUSE], &[RUN, DEAF]);
 }
 
 #[test]
 #[should_panic(expected = "waits for good")]
-fn who_has_stopped_waits_for_good_if_nobody_cancels() {
+fn a_stopped_cpu_waits_for_good_if_nobody_cancels() {
     check(Without::Resume, None, &[ONE_PAUSE], &[RUN, DEAF]);
 }
 
 #[test]
-fn who_panics_ends_no_later_pause() {
+fn a_panic_ends_no_later_pause() {
     for pauser in [TWO_PAUSES, TWO_PAUSES_FAR_APART] {
         check(Without::Nothing, Some(3), &[pauser], &[PANIC]);
         check(Without::Nothing, Some(3), &[pauser], &[PANIC_LATE]);
@@ -560,7 +560,7 @@ fn who_panics_ends_no_later_pause() {
 /// The numbers go back, and a CPU that stopped long ago is counted again.
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn who_panics_looks_for_the_pause_that_it_has_seen() {
+fn a_panic_looks_for_the_pause_that_it_has_seen() {
     check(
         Without::Exchange,
         None,
@@ -571,7 +571,7 @@ fn who_panics_looks_for_the_pause_that_it_has_seen() {
 
 #[test]
 #[should_panic(expected = "waits for good")]
-fn who_panics_without_a_pause_starts_none() {
+fn a_panic_without_a_pause_starts_none() {
     check(Without::Parity, None, &[ONE_PAUSE], &[PANIC]);
 }
 
@@ -606,7 +606,7 @@ fn arrivals_are_ordered() {
 
 #[test]
 #[should_panic(expected = "waits for good")]
-fn the_last_to_stop_lets_the_others_go_on() {
+fn the_last_to_stop_lets_the_other_cpus_go_on() {
     check(Without::Done, None, &[STOP_TOO], &[STOP, STOP]);
 }
 
