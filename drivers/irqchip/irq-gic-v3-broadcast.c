@@ -4,7 +4,7 @@
  * group of 16.
  *
  * It goes to every PE of the system but this one. So all of them have to be online CPUs
- * of this kernel: the others would have it pending when they start, or be woken by it. In
+ * of this kernel: any other CPU would have it pending when it starts, or be woken by it. In
  * a virtual machine, each write is a trap, and there are no foreign PEs. On bare metal it
  * is one write of some that cost little, hence off by default.
  */
@@ -53,7 +53,7 @@ early_initcall(broadcast_init);
 
 /**
  * gic_broadcast_sgi - send an SGI to all other CPUs, if that is what is wanted
- * @mask: who is to have it.
+ * @mask: the CPUs that are to have it.
  * @sgi: its number.
  *
  * Context: any, with preemption disabled. The caller has ordered its stores, and has to

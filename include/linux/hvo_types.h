@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Changes of live vmemmap page table entries, as the plan and who applies it share them. */
+/* Changes of live vmemmap page table entries, as the plan and the code that applies it share them. */
 #ifndef _LINUX_HVO_TYPES_H
 #define _LINUX_HVO_TYPES_H
 
@@ -43,7 +43,7 @@ struct hvo_window {
 	unsigned long end;
 };
 
-/* Who asks for changes, and its name. */
+/* What changes, and its name. */
 #define HVO_REASONS(EM) \
 	EM(SPLIT, "split")		/* blocks that map vmemmap become page tables */ \
 	EM(OPTIMIZE, "optimize") \
@@ -59,8 +59,8 @@ enum hvo_reason {
 
 /**
  * struct hvo_event - a pause, or an attempt
- * @reason: who asked for it.
- * @cpus: how many others stopped, or were to.
+ * @reason: what changes.
+ * @cpus: how many other CPUs stopped, or were to.
  * @entries: how many changed.
  * @copies: how many pages were copied.
  * @missing: a CPU that did not stop in time; -1 if there is none.

@@ -168,7 +168,7 @@ static inline bool migrc_walk_end(enum ttu_flags flags, struct folio *src)
  * The walks of a batch are over, and nothing has been copied yet. May sleep.
  *
  * rule: migrc/mixed: some mappings of a folio were deferred before another forbade it. A
- * task may write through that one while CPUs read the old page through the others.
+ * task may write through that one while CPUs read the old page through the first ones.
  */
 static inline void migrc_flush_mixed(void)
 {

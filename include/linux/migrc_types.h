@@ -93,7 +93,7 @@ enum migrc_hook {
 	NR_MIGRC_FLUSH_HOOKS = MIGRC_HOOK_TYPE + 1
 };
 
-#ifdef CONFIG_MIGRC	/* on 64 bits: here others have no atomic64_t yet */
+#ifdef CONFIG_MIGRC	/* on 64 bits: others have no atomic64_t here */
 struct xarray;
 
 /*
@@ -134,7 +134,7 @@ struct migrc_mm {
  *
  * @deferred: the flush of some mapping was deferred.
  * @mixed: a walk since migrc_flush_mixed() has met both kinds of mapping.
- * @flushed: why mappings are flushed that leave the others alone (bits of enum migrc_fact).
+ * @flushed: why mappings are flushed that leave the other ones alone (bits of enum migrc_fact).
  * @denied: why mappings forbid to defer any (the same).
  */
 struct migrc_walk {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A batch of changes, and who owns which page until it is over.
+//! A batch of changes, and the owner of each page until it is over.
 //!
 //! A batch is collected while everything runs, prepared, applied, and released:
 //!
@@ -277,7 +277,7 @@ impl<M: Memory> Batch<M, Collecting> {
 
     /// Begins the next unit.
     pub fn open(&mut self, owner: M::Owner) -> Open<'_, M> {
-        // There is something to take back only if somebody has forgotten an `Open`.
+        // There is something to take back only if the caller has forgotten an `Open`.
         self.parts.roll_back();
         Open {
             owner: Some(owner),

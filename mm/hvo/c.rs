@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What C does for HVO, behind types that say who owns what.
+//! What C does for HVO, behind types that have an owner.
 
 use super::batch::{
     Full,
@@ -308,10 +308,10 @@ impl Block {
 pub(crate) struct Resize(Size, NotThreadSafe);
 
 impl Resize {
-    /// Takes it, unless somebody has it.
+    /// Takes it, unless another task has it.
     pub(crate) fn try_lock(size: Size) -> Option<Self> {
         // INVARIANT: It does now. Not then_some(), which would make one that is dropped, and so
-        // unlocks, where somebody else has it.
+        // unlocks, where another task has it.
         try_resize(size).then(|| Self(size, NotThreadSafe))
     }
 }
@@ -336,7 +336,7 @@ pub(crate) struct Held<'r> {
 impl<'r> Held<'r> {
     /// Takes up to `most` folios that should be optimised; none if there are none. May sleep.
     pub(crate) fn take(resize: &'r Resize, most: usize) -> Option<Self> {
-        // SAFETY: C keeps one list, and its mutex keeps others off it until `hvo_hold_end()`.
+        // SAFETY: C keeps one list, and its mutex keeps other tasks off it until `hvo_hold_end()`.
         let folios = unsafe { Folios::from_raw(hold_begin()) };
         // INVARIANT: Just above.
         let held = Self {
@@ -504,7 +504,7 @@ pub(crate) fn walk<E, F: FnMut(&Span) -> Result<(), E>>(
 }
 
 /// Calls `f` while no CPU is in a deep idle state. One that first has to wake up would keep the
-/// others waiting, or not stop in time.
+/// other CPUs waiting, or not stop in time.
 pub(crate) fn with_light_sleepers<R>(f: impl FnOnce() -> R) -> R {
     let mut request = bindings::pm_qos_request::default();
 

@@ -106,7 +106,7 @@ fn work_of(run: &Run) -> Work {
 
 /// Changes entries while no other CPU runs.
 pub(super) struct Fallback {
-    /// Of whom.
+    /// What changes.
     pub(super) reason: Reason,
     /// What a user has asked for.
     pub(super) params: Params,

@@ -14,7 +14,7 @@
  *                       fault injection: without one of the rules, with a window that
  *                       stays open (or, by the largest value of stall_us, in which the
  *                       CPU dies), with a CPU that does not answer, with a reference that
- *                       is taken late (and whether who does so is waited for), with a
+ *                       is taken late (and whether the task that takes it is waited for), with a
  *                       lock that is held for reading where a pause stops a CPU and is
  *                       waited for where none can.
  */
@@ -46,12 +46,12 @@ void hvo_debug_report(void)
 {
 	unsigned int n = xchg(&hvo_violations, 0);
 
-	WARN_ONCE(n, "%u changes of entries that others may use\n", n);
+	WARN_ONCE(n, "%u changes of entries that other CPUs may use\n", n);
 }
 
 /*
  * Until the system runs, the linear map is split where this CPU can bear it: it is the
- * only one, or the others wait where they do not use it.
+ * only one, or the other CPUs wait where they do not use it.
  */
 static bool bears_live_split(void)
 {

@@ -80,7 +80,7 @@ impl From<Full> for Why {
 global_lock! {
     // SAFETY: `hvo_rust_init()` initialises it, before there are HugeTLB pools.
     /// Two tasks must not each bring a page table for the same block, nor free pages of a block
-    /// that somebody else has split, but not yet into pages.
+    /// that another task has split, but not yet into pages.
     unsafe(uninit) static SPLIT: Mutex<()> = ();
 }
 
@@ -124,7 +124,7 @@ enum Op<'l> {
         to: Size,
         /// Where the smaller ones go,
         demoted: Folios<'l>,
-        /// and the others back to.
+        /// and folios that are not demoted back to.
         folios: Folios<'l>,
     },
 }
@@ -304,7 +304,7 @@ impl<'l> Changes<'l> {
         }
     }
 
-    /// Changes the folios that were added, the first ones first. The others are as they were.
+    /// Changes the folios that were added, the first ones first. All other folios are as they were.
     fn commit(self) -> Self {
         let optimizes = matches!(self.op, Op::Optimize);
         let grace = || {
@@ -409,8 +409,8 @@ impl Collect {
     }
 }
 
-/// Each folio for itself: what prevents the change of one need not prevent that of others. Returns
-/// how many were changed, and why there may be some that were not.
+/// Each folio for itself: what prevents the change of one need not prevent that of the next.
+/// Returns how many were changed, and why there may be some that were not.
 fn optimize(
     size: Size,
     folios: impl Iterator<Item = Folio> + Clone,
@@ -531,9 +531,9 @@ unsafe extern "C" fn hvo_optimize_folio(h: *const bindings::hstate, folio: *mut 
 
 /// Gives folios their own vmemmap again. May sleep.
 ///
-/// Those that it cannot be done for stay on the list; the others, and those that have it, go to
-/// `restored`. Returns for how many it was done, `-ENOMEM`, or `-EBUSY` if the other CPUs cannot be
-/// stopped because of CPU hotplug.
+/// Those that it cannot be done for stay on the list. All other folios go to `restored`, also those
+/// that have it. Returns for how many it was done, `-ENOMEM`, or `-EBUSY` if the other CPUs cannot
+/// be stopped because of CPU hotplug.
 ///
 /// # Safety
 ///

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The HugeTLB pools as HVO sees them: how many folios are optimised, and which of the others
- * are free.
+ * The HugeTLB pools as HVO sees them: how many folios are optimised, and which ones that
+ * are not are free.
  */
 #include <linux/hugetlb.h>
 #include <linux/hvo.h>

@@ -269,7 +269,7 @@ void hvo_flush_all(void)
 	flush_tlb_all();
 }
 
-/* How long a CPU may take to wake up: others wait for it, and not for long. */
+/* How long a CPU may take to wake up: a pause waits for it, and not for long. */
 #define WAKEUP_US	10
 
 void hvo_no_deep_idle(struct pm_qos_request *request)

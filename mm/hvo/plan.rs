@@ -65,7 +65,7 @@ impl Cost {
         Self::FIXED_NS + Self::ENTRY_NS * work.entries as u64 + Self::COPY_NS * work.copies as u64
     }
 
-    /// The time for which `work` is expected to keep the others waiting.
+    /// The time for which `work` is expected to keep the other CPUs waiting.
     #[inline]
     pub const fn of(self, work: Work) -> u64 {
         Self::unscaled(work) * self.scale / Self::ONE
@@ -275,7 +275,7 @@ pub const fn timeout_us(asked: u32, pseudo_nmi: bool, guest: bool) -> u32 {
     }
 }
 
-/// For how many microseconds to let the others run before the next pause, if they may be stopped
+/// For how many microseconds to let the other CPUs run before the next pause. They may be stopped
 /// for `percent` of the time, were stopped for `paused_ns`, and have run for `since_ns` since.
 pub const fn rest_us(paused_ns: u64, since_ns: u64, percent: u32) -> u64 {
     let percent = if percent == 0 { 1 } else { percent as u64 };

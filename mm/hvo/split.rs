@@ -104,7 +104,7 @@ fn collect_blocks(
         let mut unit = batch.open(block);
 
         unit.bring(table)?;
-        // SAFETY: `SPLIT` keeps others from changing it, and the table maps what the block does.
+        // SAFETY: `SPLIT` keeps other tasks from changing it. The table maps what the block does.
         unsafe {
             unit.change(Run {
                 addr: span.addr,

@@ -44,7 +44,7 @@ mod suite {
 
     /// Nothing is left that a pause could have forgotten: a hundred of them follow each other.
     #[test]
-    fn the_others_go_on() {
+    fn the_other_cpus_go_on() {
         for _ in 0..100 {
             paused(|_cpus| ());
         }

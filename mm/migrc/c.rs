@@ -134,7 +134,7 @@ safe_c! {
     pub(crate) fn drain(reason: DrainReason) = migrc_drain(reason.0);
     /// Waits for a drain that is running. May sleep.
     pub(crate) fn wait_for_drain() = migrc_wait_for_drain();
-    /// Lets others run. May sleep.
+    /// Lets other tasks run. May sleep.
     pub(crate) fn relax() = migrc_relax();
     /// Begins to flush. Returns of how many address spaces at most each is to be issued. May sleep.
     pub(crate) fn arch_begin() -> usize = migrc_arch_begin();

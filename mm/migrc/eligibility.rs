@@ -31,7 +31,7 @@ reasons! {
     Limit = 2,
     /// Mapped by more page tables than a drain should have to flush.
     Mappings = 3,
-    /// A file's that somebody can write to: its content may change without a page table entry.
+    /// A file's that a task can write to: its content may change without a page table entry.
     NotFrozen = 4,
     /// Hugetlb, device memory, or mapped by a PMD.
     Kind = 5,
@@ -51,7 +51,7 @@ reasons! {
     Block = 12,
     /// Only this CPU had to be flushed: there was nothing to save.
     Local = 13,
-    /// Some mappings of the folio could be deferred, others made a drain necessary.
+    /// Some mappings of the folio could be deferred, other mappings made a drain necessary.
     Mixed = 14,
 }
 
@@ -107,7 +107,7 @@ pub enum Verdict {
     Forbid(Deny),
 }
 
-/// Who migrates.
+/// The kind of migration.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Caller {
     /// `move_pages()`, `migrate_pages()`, or a cpuset.
@@ -118,7 +118,7 @@ pub enum Caller {
     NumaHint,
     /// DAMON.
     Damon,
-    /// Compaction, offlining, demotion and others: they want the source, or are short of memory.
+    /// Compaction, offlining, demotion and the like: they want the source, or lack memory.
     Other,
 }
 
@@ -144,7 +144,7 @@ pub const fn limit(asked: usize, present: usize, page_size: usize) -> usize {
 /// What C sees of a folio that is to be migrated.
 #[derive(Clone, Copy, Debug)]
 pub struct FolioFacts {
-    /// Who migrates it.
+    /// Why it is migrated.
     pub caller: Caller,
     /// The task is reclaiming. DAMON says so, too, but only to keep allocations from doing it.
     pub reclaims: bool,
@@ -198,7 +198,8 @@ impl FileFacts {
 }
 
 impl FolioFacts {
-    /// Of a page. What a drain has to look at is bounded by this, not by who maps a library.
+    /// Of a page. This bounds what a drain has to look at. The number of processes that map a
+    /// library does not.
     const MAX_MAPPINGS: usize = 1024;
 
     /// Whether its flushes may be deferred, as far as its mappings allow it.
@@ -237,11 +238,11 @@ impl FolioFacts {
 pub struct MappingFacts {
     /// The entries allowed to write, and a TLB may hold them.
     pub writable: bool,
-    /// Somebody takes permissions away in this address space, and has not flushed yet.
+    /// A task takes permissions away in this address space, and has not flushed yet.
     pub pending: bool,
     /// The area is a shared one.
     pub shared: bool,
-    /// Somebody else walks the page table.
+    /// A device or a guest walks the page table.
     pub notifier: bool,
     /// A TLB may hold the entries as a larger block.
     pub block: bool,
@@ -252,9 +253,9 @@ pub struct MappingFacts {
 impl MappingFacts {
     /// Whether the flush may be deferred.
     ///
-    /// A pending flush and a block are over with the flush, which comes before the copy, and nobody
-    /// can write without a fault then: other mappings may be deferred. Through the others somebody
-    /// could write to the new page while a TLB still leads to the old one.
+    /// A pending flush and a block are over with the flush, which comes before the copy. Then no
+    /// task can write without a fault, and other mappings may be deferred. With the other facts a
+    /// task could write to the new page while a TLB still leads to the old one.
     pub fn verdict(&self) -> Verdict {
         let facts = [
             (self.writable, true, Deny::Writable),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Who owns the source of a migration whose flush was deferred.
+//! The owner of the source of a migration whose flush was deferred.
 //!
 //! This is the bookkeeping and nothing else: it sees folios as opaque values in a chain, calls
 //! nothing but what its caller gives it, and can neither sleep, allocate nor panic. The same file

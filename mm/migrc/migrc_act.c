@@ -22,12 +22,12 @@ static struct mm_struct *to_mm(struct migrc_mm *mm)
 }
 
 /*
- * Counts a deferral: from now on a drain flushes @mm, and so does who has to. Called by
- * migrc_main.rs, under the PTL.
+ * Counts a deferral: from now on a drain flushes @mm, and so does migrc_flush_mm(). Called
+ * by migrc_main.rs, under the PTL.
  */
 void migrc_mark(struct migrc_mm *mm)
 {
-	/* rule: migrc/order: who sees the deferral must not flush before it can see the clear */
+	/* rule: migrc/order: a CPU that sees the deferral and flushes has to see the clear */
 	arch_migrc_order();
 	atomic64_inc(&mm->deferred);
 	if (unlikely(!READ_ONCE(mm->registered)))
@@ -121,9 +121,9 @@ u64 migrc_drain_begin(enum migrc_drain_reason reason)
 }
 
 /*
- * A worker of high priority drains. If each task that wants a drain made its own, one that
- * has to leave the CPU to others would keep all waiting who want the next: however
- * important they are, and however idle it is.
+ * A worker of high priority drains. If each task that wants a drain made its own, a task
+ * that is preempted would keep all waiting that want the next drain: however important
+ * they are, and however idle it is.
  */
 static struct workqueue_struct *migrc_wq;
 /* What the next drain is wanted for: bits of enum migrc_drain_reason. */
@@ -142,12 +142,12 @@ static void migrc_begin_drain(void)
 
 	guard(mutex)(&migrc_drain_lock);
 	/*
-	 * rule: migrc/request: full barriers, so that this sees what was done by who has
-	 * not seen that it begins.
+	 * rule: migrc/request: full barriers. A task that has not seen this drain begin has
+	 * its work seen here.
 	 */
 	nr = atomic64_inc_return(&migrc_begun);
 	reasons = atomic_xchg(&migrc_wanted, 0);
-	/* None, if the last drain began after all who want one had said so. */
+	/* None, if the last drain began after all requests. */
 	if (reasons)
 		migrc_run_drain(reasons);
 	atomic64_set_release(&migrc_over, nr);
@@ -165,7 +165,7 @@ static DECLARE_WORK(migrc_drain_work, migrc_drain_fn);
 static void migrc_wait(s64 nr)
 {
 	might_sleep();
-	/* Who waits holds nothing that a drain takes. */
+	/* The caller holds nothing that a drain takes. */
 	might_lock(&migrc_drain_lock);
 	wait_event(migrc_waiters, atomic64_read_acquire(&migrc_over) >= nr);
 }
@@ -191,13 +191,13 @@ void migrc_drain(enum migrc_drain_reason reason)
 	s64 begun;
 
 	/*
-	 * rule: migrc/request: a full barrier, so that who takes the bit sees what was done
+	 * rule: migrc/request: a full barrier. A drain that takes the bit sees what was done
 	 * before, and so does a drain that has not been seen to begin. Proved by
 	 * verify/tests/migrc_worker.rs of tlb-rs.
 	 */
 	atomic_fetch_or(BIT(reason), &migrc_wanted);
 	begun = atomic64_read(&migrc_begun);
-	/* rule: migrc/worker: this task may be preempted, and others wait for its turn */
+	/* rule: migrc/worker: this task may be preempted, and other tasks wait for its drain */
 	if (migrc_skip(MIGRC_HOOK_WORKER))
 		migrc_begin_drain();
 	else
@@ -205,7 +205,7 @@ void migrc_drain(enum migrc_drain_reason reason)
 	migrc_wait(begun + 1);
 }
 
-/* The same for who can do with what a drain releases that is running. */
+/* The same for a caller that can do with what a running drain releases. */
 void migrc_drain_join(enum migrc_drain_reason reason)
 {
 	s64 begun = atomic64_read(&migrc_begun);
@@ -263,7 +263,7 @@ void migrc_rearm(void)
 
 /*
  * Of some folios of the batch: one drain serves all. Until then nobody can change what is
- * read through a TLB: the folios are locked, and those who write map the source, too.
+ * read through a TLB: the folios are locked, and a task that writes maps the source, too.
  */
 void migrc_flush_mixed_slow(void)
 {
@@ -275,7 +275,7 @@ int __init migrc_worker_init(void)
 {
 	int ret;
 
-	/* On the CPU of who asks: there it looks for the pages, and need not be interrupted. */
+	/* On the CPU of the caller: it needs no interrupt, and the pages are used there. */
 	migrc_wq = alloc_workqueue("migrc", WQ_PERCPU | WQ_HIGHPRI | WQ_MEM_RECLAIM |
 				   WQ_CPU_INTENSIVE, 0);
 	if (!migrc_wq)

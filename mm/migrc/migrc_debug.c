@@ -168,7 +168,7 @@ bool migrc_debug_release(struct folio *folio)
 
 /*
  * A drain begins: what the last one left has been out of use for long enough. Nothing
- * is kept where somebody waits for the pages.
+ * is kept where a task waits for the pages.
  */
 void migrc_debug_drain(enum migrc_drain_reason reason)
 {
@@ -194,7 +194,7 @@ void migrc_debug_drain(enum migrc_drain_reason reason)
 	quarantine_pages = 0;
 }
 
-/* Frames that look as if nobody had them, for those who look for frames. */
+/* Frames that look as if nobody had them, for code that looks for frames. */
 bool migrc_debug_holds(void)
 {
 	return READ_ONCE(quarantine_pages);
@@ -222,7 +222,7 @@ void migrc_debug_write(struct mm_struct *mm, unsigned long addr, enum migrc_hook
 		WARN(1, "migrc: address 0x%lx becomes writable before its flush\n", addr);
 }
 
-/* Entries are set, the first of which is @pte, whoever does it. Under the PTL. */
+/* Entries are set, the first of which is @pte, by any code. Under the PTL. */
 void migrc_debug_set(struct mm_struct *mm, unsigned long addr, pte_t pte, unsigned int nr)
 {
 	bool tagged;

@@ -119,8 +119,8 @@ void migrc_add_source(struct folio *src)
 	migrc_add(src, nid, folio_nr_pages(src), READ_ONCE(migrc_max_pages),
 		  node_present_pages(nid));
 	/*
-	 * rule: migrc/isolate: who isolates page blocks drains after that. If it was
-	 * too early for @src, the isolation is visible here. Pairs with the one in
+	 * rule: migrc/isolate: a task that isolates page blocks drains after that. If it
+	 * was too early for @src, the isolation is visible here. Pairs with the one in
 	 * migrc_reclaim(); proved by verify/litmus/migrc-isolate-* of tlb-rs.
 	 */
 	smp_mb();
@@ -177,11 +177,12 @@ bool migrc_stays_protected_slow(struct vm_area_struct *vma)
 }
 
 /*
- * A note of its own: if a fork counted in tlb_flush_pending, all who zap meanwhile would take
- * it for one of them, and flush the whole address space, migrc or not.
+ * A note of its own: if a fork counted in tlb_flush_pending, each task that zaps meanwhile
+ * would take it for another zap, and flush the whole address space, migrc or not.
  *
- * As there, who sees under the PTL what the fork has made of an entry sees the note, too; and
- * it is over only when all CPUs have flushed. The mmap_lock keeps other forks of @mm out.
+ * As there, a CPU that sees under the PTL what the fork has made of an entry sees the note,
+ * too; and it is over only when all CPUs have flushed. The mmap_lock keeps other forks of @mm
+ * out.
  *
  * Not under the static key: a fork that began before it was enabled takes write
  * permission away, too.

@@ -35,7 +35,7 @@ static const struct skip_hooks migrc_hooks = {
 	.skipped	= &migrc_skipped,
 };
 
-/* Deferrals in the address space of who reads, and how many of them a flush has covered. */
+/* Deferrals in the reader's address space, and how many of them a flush has covered. */
 static int generation_show(struct seq_file *m, void *unused)
 {
 	struct migrc_mm *mm = current->mm ? &current->mm->migrc : NULL;

@@ -116,7 +116,7 @@ EXPORT_SYMBOL(migrc_write_access);
  * @start: in bytes
  * @length: in bytes
  *
- * The lock keeps this folio from being migrated. Others may be, so the flag stays.
+ * The lock keeps this folio from being migrated. Other folios may be, so the flag stays.
  *
  * Context: may sleep.
  */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Deferring the flushes of a migration: who owns the source until nobody can observe it.
+//! Deferring the flushes of a migration, and owning the source until nobody can observe it.
 //!
 //! See `Documentation/mm/migrc.rst` for the invariants. Hooks in `mm/` come here when their inline
 //! tests (`include/linux/migrc.h`) say that there is something to do.
@@ -115,7 +115,7 @@ impl Chain for FolioChain {
 
 type NodeLedger = SpinLock<Ledger<FolioChain>>;
 
-/// A ledger for each node, so that those who migrate from different nodes do not meet.
+/// A ledger for each node, so that migrations from different nodes do not share a lock.
 static NODES: SetOnce<KVec<Pin<KBox<NodeLedger>>>> = SetOnce::new();
 
 global_lock! {
@@ -165,8 +165,8 @@ fn ledgers() -> impl Iterator<Item = &'static NodeLedger> {
 ///
 /// # Safety
 ///
-/// There must be a reason, and nobody else be here. Who has removed an address space from the list
-/// must not free it before this has returned.
+/// There must be a reason, and nobody else be here. A task that has removed an address space from
+/// the list must not free it before this has returned.
 #[export]
 unsafe extern "C" fn migrc_run_drain(reasons: u32) {
     let mut unflushed = Unflushed::new();
@@ -178,8 +178,8 @@ unsafe extern "C" fn migrc_run_drain(reasons: u32) {
     // SAFETY: Nobody else is here.
     let begin = unsafe { c::drain_begin(reason) };
     // rule: migrc/disarm: a timer of what leaves the ledgers here would drain younger sources.
-    // Who added first starts it after that: it is either not yet started, or for sources that
-    // leave the ledgers here.
+    // The task that adds the first source starts it after that: it is either not yet started, or
+    // for sources that leave the ledgers here.
     c::disarm();
     for ledger in ledgers() {
         ledger.lock().splice_into(&mut unflushed);
@@ -292,7 +292,7 @@ fn caller(reason: bindings::migrate_reason) -> Caller {
     }
 }
 
-/// Whether who migrates for `reason` may defer.
+/// Whether a migration for `reason` may defer.
 ///
 /// # Safety
 ///

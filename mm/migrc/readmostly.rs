@@ -16,7 +16,7 @@
 pub struct Credit(i64);
 
 impl Credit {
-    /// In pages, as the others.
+    /// In pages, as the other two.
     pub const START: i64 = 4096;
     /// What can be saved: a process that writes no more for hours may begin again.
     pub const MOST: i64 = 1 << 20;

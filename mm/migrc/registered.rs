@@ -29,7 +29,7 @@ use kernel::{
 /// # Invariants
 ///
 /// All in the list are alive. What they lead to (`next`) changes only when the next one is removed,
-/// and what was removed leads to where it led before: who is there finds the way back.
+/// and what was removed leads to where it led before: a drain that is there finds the way back.
 pub(crate) struct Registered {
     first: *mut migrc_mm,
 }
@@ -77,8 +77,8 @@ impl Registered {
     /// may come to `mm`: until [`Removed::wait`] has returned, `mm` must stay as it is.
     #[inline(always)]
     pub(crate) unsafe fn remove(&mut self, mm: *mut migrc_mm) -> Removed {
-        // SAFETY: By the type invariants, and as in `add()`. Who walks reads `next` without the
-        // lock, and comes to what was there before or is there now.
+        // SAFETY: By the type invariants, and as in `add()`. A drain reads `next` without the lock,
+        // and comes to what was there before or is there now.
         unsafe {
             let (next, prev) = ((*mm).next, (*mm).prev);
 
@@ -203,7 +203,7 @@ impl RegisteredMm {
 
     /// Replaces the credit by what `f` makes of it, and returns what `f` does.
     ///
-    /// Others only count in it: there is no order to keep.
+    /// Other CPUs only count in it: there is no order to keep.
     pub(crate) fn update_credit<T>(self, f: impl Fn(Credit) -> (T, Credit)) -> T {
         // SAFETY: Valid by the type invariants; C's `atomic64_t` is what `Atomic` is made for.
         let word = unsafe { Atomic::from_ptr((&raw mut (*self.0).readmostly).cast::<i64>()) };
@@ -228,7 +228,7 @@ impl RegisteredMm {
         // rule: migrc/order: what was deferred has been cleared before; the invalidation comes
         // after this
         let deferred = Generation::from_raw(self.deferred().load(Acquire) as u64);
-        // Who finds all of it covered releases it: the flush was over before.
+        // A drain that finds all of it covered releases it: the flush was over before.
         let pending = deferred.is_pending(self.flushed().load(Acquire) as u64);
         let seen = if pending {
             deferred
@@ -260,17 +260,17 @@ impl RegisteredMm {
         let mut now = flushed.load(Relaxed);
 
         while let Some(covered) = seen.cover(now as u64) {
-            // Who finds it covered may rely on the flush that came before this, hence `Full`.
+            // A CPU that finds it covered may rely on the flush before this, hence `Full`.
             match flushed.cmpxchg(now, covered as i64, Full) {
                 Ok(_) => break,
-                // Somebody else has flushed.
+                // Another CPU has flushed.
                 Err(changed) => now = changed,
             }
         }
     }
 }
 
-/// There may be thousands of them: others are let in after each.
+/// There may be thousands of them: other tasks may run after each.
 fn patiently(mms: Iter<'_>) -> impl Iterator<Item = RegisteredMm> + '_ {
     // Called by drains only, in process context, without a spinlock.
     mms.inspect(|_| c::relax())
@@ -278,7 +278,7 @@ fn patiently(mms: Iter<'_>) -> impl Iterator<Item = RegisteredMm> + '_ {
 
 /// How a drain flushes: all at once, and waits for all of them.
 ///
-/// Who exits meanwhile is met or not: nobody uses its translations.
+/// A process that exits meanwhile is met or not: nobody uses its translations.
 pub(crate) fn flush_all(mms: Iter<'_>) -> usize {
     let drainer = mms.drainer;
     let pending = patiently(mms).filter(|mm| mm.see(drainer)).count();

@@ -98,7 +98,7 @@ mod suite {
         });
     }
 
-    /// Others flush, and defer 2^32 times, while one flush does not come to its end.
+    /// Other tasks flush, and defer 2^32 times, while one flush does not come to its end.
     #[test]
     fn a_flush_that_stalls_covers_what_it_has_seen() {
         let seen = Generation::from_raw(1);

@@ -24,7 +24,7 @@ pub struct Walk {
     /// A walk before this one, of the same batch, has met both what is deferred and what forbids
     /// it, and what it deferred has not been drained yet.
     pub mixed: bool,
-    /// Why others are flushed now that say nothing of the rest.
+    /// Why some mappings are flushed now that say nothing of the rest.
     pub flushed: Reasons,
     /// Why none may be deferred.
     pub denied: Reasons,
@@ -123,7 +123,7 @@ impl Walk {
             }
             self.forbid(Deny::NotFrozen);
         }
-        // rule: migrc/mixed: somebody can write to the new page, and others read the old one
+        // rule: migrc/mixed: a task can write to the new page, and other CPUs read the old one
         if mixes {
             return End::Deferred;
         }

@@ -16,12 +16,12 @@
  *   pause_state = release next even
  *                                            acquire pause_state, ISB
  *
- * An IPI that waits for others can deadlock where stop_machine() cannot: a CPU that holds
- * a lock for reading stops here, another one waits for this lock with interrupts masked
- * and never gets here. So the wait has a timeout. When it expires, the pauser lets all go
+ * The wait for the other CPUs can deadlock where stop_machine() cannot: a CPU that holds a
+ * lock for reading stops here, another one waits for this lock with interrupts masked and
+ * never gets here. So the wait has a timeout. When it expires, the pauser lets all go
  * on, and has changed nothing. With pseudo-NMIs that happens only if a CPU is in another
- * pseudo-NMI, in firmware, or not scheduled by its hypervisor. Whoever must succeed can
- * use arm64_stop_cpus() then, which waits in threads, and takes as long as they need.
+ * pseudo-NMI, in firmware, or not scheduled by its hypervisor. A caller that must succeed
+ * can use arm64_stop_cpus() then, which waits in threads, and takes as long as they need.
  *
  * What a late CPU acknowledges carries the number of the pause, so that it is never
  * counted for another one. All eight SGIs are taken, hence the request comes with the
@@ -56,7 +56,7 @@ static cpumask_t pause_mask;
 static unsigned int nr_paused;
 
 static bool abandoned;
-/* The CPU that the others wait for, by interrupt or in threads, or -1. */
+/* The CPU that all other CPUs wait for, by interrupt or in threads, or -1. */
 static int pause_owner = -1;
 static bool hotplug_known __ro_after_init;
 
@@ -114,13 +114,13 @@ void noinstr __flatten arm64_pause_local_cpu(void)
 /**
  * arm64_pause_abandon - let all CPUs go on because this one will not
  *
- * For the one that panics, so that the others can be stopped and saved. Any context.
+ * For a CPU that panics, so that the other CPUs can be stopped and saved. Any context.
  */
 void arm64_pause_abandon(void)
 {
 	u32 state = READ_ONCE(pause_state);
 
-	/* rule: hvo/abandon: who waits here can neither be stopped nor saved */
+	/* rule: hvo/abandon: a CPU that waits here can neither be stopped nor saved */
 	if (hvo_skip(HVO_HOOK_ABANDON))
 		return;
 	/* Those that wait in threads. */
@@ -138,7 +138,7 @@ void arm64_pause_abandon(void)
  */
 bool arm64_pause_is_mine(void)
 {
-	/* rule: hvo/die: the others would wait for ever */
+	/* rule: hvo/die: the other CPUs would wait for ever */
 	return READ_ONCE(pause_owner) == raw_smp_processor_id() && !hvo_skip(HVO_HOOK_DIE);
 }
 
@@ -189,7 +189,7 @@ static __always_inline unsigned int first_running(u32 state)
  *
  * If it returns 0, no other CPU accesses memory or takes an interrupt until
  * arm64_resume_cpus(), and this one has all exceptions masked: until then it must be
- * short, and must not sleep, print, trace or touch what others may hold locked. What the
+ * short, and must not sleep, print, trace or touch what a stopped CPU may hold locked. What the
  * other CPUs did before is visible here.
  *
  * Context: may sleep. The caller holds no spinlock, since another CPU may be waiting for
@@ -258,7 +258,7 @@ int arm64_pause_cpus(struct arm64_pause *pause)
  */
 void arm64_resume_cpus(struct arm64_pause *pause)
 {
-	/* The entries, before who waits goes on to use them. */
+	/* The entries, before the other CPUs go on to use them. */
 	smp_store_release(&pause_state, pause->state + 1);
 	pause->paused_ns = ktime_get_raw_fast_ns() - pause->begin - pause->ack_ns;
 	WRITE_ONCE(pause_owner, -1);
@@ -324,8 +324,8 @@ static int noinstr __flatten stop_fn(void *arg)
  * each CPU has scheduled its stopper, from a hundred microseconds to some milliseconds.
  *
  * Context: may sleep. The CPU hotplug lock may be held for reading or not.
- * Return: 0; -EBUSY, without a call, if somebody waits for the CPU hotplug lock: it must
- * not be taken twice then.
+ * Return: 0; -EBUSY, without a call, if a task waits for the CPU hotplug lock: it must not
+ * be taken twice then.
  */
 int arm64_stop_cpus(void (*fn)(void *arg), void *arg)
 {

@@ -51,7 +51,7 @@ static __always_inline __flatten void stall(void)
 		isb();
 }
 
-/* Somebody else has written to an entry, or can be using it. Only looked at for tests. */
+/* Another CPU has written to an entry, or can be using it. Only looked at for tests. */
 #define check(ok)							\
 	do {								\
 		if (IS_ENABLED(CONFIG_HVO_DEBUG) && !(ok))		\

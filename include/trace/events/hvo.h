@@ -48,10 +48,7 @@ TRACE_EVENT(hvo_pause,
 		  __entry->entries, __entry->copies, __entry->ack_ns, __entry->paused_ns)
 );
 
-/*
- * A CPU did not stop in time; or (-1) one was coming up or going down, or, without a pause,
- * somebody wrote.
- */
+/* A CPU did not stop in time; or (-1) one was coming up or going down. */
 TRACE_EVENT(hvo_cancel,
 	TP_PROTO(const struct hvo_event *event),
 	TP_ARGS(event),

@@ -29,7 +29,7 @@ use core::{
 /// # Invariants
 ///
 /// The folio is off every list, not mapped, and this is the reference that its isolation took.
-#[must_use = "somebody has to own the folio"]
+#[must_use = "the folio needs an owner"]
 pub struct MigratedSource(NonNull<bindings::folio>);
 
 impl MigratedSource {

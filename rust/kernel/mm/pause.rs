@@ -155,7 +155,7 @@ pub fn with_stopped<R: Send>(f: impl FnOnce(&mut PausedCpus<'_>) -> R + Send) ->
         let call = unsafe { &mut *arg.cast::<Call<F, R>>() };
 
         if let Some(f) = call.f.take() {
-            // INVARIANT: By the safety requirements: the others are stopped.
+            // INVARIANT: By the safety requirements: the other CPUs are stopped.
             call.result = Some(f(&mut PausedCpus {
                 _call: PhantomData,
                 _cpu: PhantomData,

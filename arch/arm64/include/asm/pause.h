@@ -9,7 +9,7 @@ struct cpumask;
 struct seq_file;
 
 /**
- * struct arm64_pause - one pause, on the stack of who asks for it
+ * struct arm64_pause - one pause, on the stack of the pauser
  * @timeout_ns: for how long to wait for the other CPUs.
  * @ack_ns: from the request until the last CPU had stopped.
  * @paused_ns: from then until they were told to go on.
