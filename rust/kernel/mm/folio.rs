@@ -26,6 +26,28 @@ use core::{
 ///
 /// Dropping it is a build error, unless the optimiser can show that it does not happen.
 ///
+/// # Examples
+///
+/// ```
+/// use core::{mem::forget, ptr::NonNull};
+/// use kernel::{bindings, mm::folio::MigratedSource, page::Page};
+///
+/// let page = Page::alloc_page(GFP_KERNEL)?;
+/// let folio = NonNull::new(page.as_ptr()).ok_or(ENOMEM)?.cast();
+///
+/// forget(page);
+/// // SAFETY: A page of order 0 is a folio, it is on no list and nobody maps it. The reference was
+/// // the page's.
+/// let source = unsafe { MigratedSource::from_raw(folio) };
+/// // SAFETY: Nothing was ever mapped.
+/// let raw = unsafe { source.into_raw() };
+///
+/// assert_eq!(raw, folio);
+/// // SAFETY: The reference is ours again.
+/// unsafe { bindings::__free_pages(raw.cast().as_ptr(), 0) };
+/// # Ok::<(), Error>(())
+/// ```
+///
 /// # Invariants
 ///
 /// The folio is off every list, not mapped, and this is the reference that its isolation took.
@@ -63,6 +85,34 @@ impl Drop for MigratedSource {
 }
 
 /// Sources, linked through the `next` of their `lru`, which nothing else uses.
+///
+/// # Examples
+///
+/// ```
+/// # use core::{mem::forget, ptr::NonNull};
+/// # use kernel::{bindings, page::Page};
+/// use kernel::mm::folio::{FolioChain, MigratedSource};
+///
+/// # let page = Page::alloc_page(GFP_KERNEL)?;
+/// # let folio = NonNull::new(page.as_ptr()).ok_or(ENOMEM)?.cast();
+/// # forget(page);
+/// # // SAFETY: A page of order 0 is a folio, it is on no list and nobody maps it. The reference
+/// # // was the page's.
+/// # let source = unsafe { MigratedSource::from_raw(folio) };
+/// let mut ledger = FolioChain::new();
+/// let mut drained = FolioChain::new();
+///
+/// ledger.push(source);
+/// assert!(!ledger.is_empty());
+/// drained.append(ledger);
+///
+/// // SAFETY: Nothing was ever mapped.
+/// let first = unsafe { drained.into_raw() };
+/// assert_eq!(first, folio.as_ptr());
+/// # // SAFETY: The reference is ours again.
+/// # unsafe { bindings::__free_pages(first.cast(), 0) };
+/// # Ok::<(), Error>(())
+/// ```
 ///
 /// # Invariants
 ///

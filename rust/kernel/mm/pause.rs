@@ -33,6 +33,31 @@ pub struct PausedCpus<'w> {
 
 /// Changes that can be made at once.
 ///
+/// # Examples
+///
+/// ```
+/// use kernel::{
+///     bindings,
+///     mm::pause::{with_paused, Window}, //
+/// };
+///
+/// let two_pages = bindings::hvo_run {
+///     addr: 0x5000,
+///     nr: 2,
+///     shift: 12,
+///     ..Default::default()
+/// };
+///
+/// // SAFETY: It is not applied.
+/// let window = unsafe { Window::new(core::slice::from_ref(&two_pages)) };
+/// assert_eq!(window.range(), 0x5000..0x7000);
+///
+/// // SAFETY: There is nothing to change.
+/// let nothing = unsafe { Window::new(&[]) };
+/// let (result, _) = with_paused(1_000_000_000, |cpus| nothing.apply(cpus));
+/// # assert!(matches!(result, Ok(()) | Err(EAGAIN | EBUSY)));
+/// ```
+///
 /// # Invariants
 ///
 /// What its C counterpart points to is valid for `'a`. Each run is of entries of live kernel page
@@ -103,6 +128,21 @@ pub struct Pause {
 /// Fails with `EAGAIN` if a CPU does not stop within `timeout_ns`, or with `EBUSY` if a CPU is
 /// coming up or going down; `f` is dropped then. May sleep, so the caller must not hold a spinlock.
 /// `f` must be short, and must not sleep, allocate, print, or take a lock.
+///
+/// # Examples
+///
+/// ```
+/// use kernel::mm::pause::with_paused;
+///
+/// let (result, pause) = with_paused(1_000_000_000, |_cpus| 42);
+///
+/// match result {
+///     Ok(answer) => assert_eq!((answer, pause.missing), (42, None)),
+///     // That CPU has not stopped within a second.
+///     Err(EAGAIN) => assert!(pause.missing.is_some()),
+///     Err(e) => assert_eq!(e, EBUSY),
+/// }
+/// ```
 pub fn with_paused<R>(
     timeout_ns: u64,
     f: impl FnOnce(&mut PausedCpus<'_>) -> R,
@@ -141,6 +181,17 @@ pub fn with_paused<R>(
 /// Fails with `EBUSY` if the CPU hotplug lock cannot be had. Otherwise as [`with_paused`], but it
 /// has no timeout and takes longer: until each CPU has scheduled that thread. A lock of a stopped
 /// CPU cannot block it.
+///
+/// # Examples
+///
+/// ```
+/// use kernel::mm::pause::with_stopped;
+///
+/// match with_stopped(|_cpus| 42) {
+///     Ok(answer) => assert_eq!(answer, 42),
+///     Err(e) => assert_eq!(e, EBUSY),
+/// }
+/// ```
 pub fn with_stopped<R: Send>(f: impl FnOnce(&mut PausedCpus<'_>) -> R + Send) -> Result<R> {
     struct Call<F, R> {
         f: Option<F>,

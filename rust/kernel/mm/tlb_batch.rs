@@ -72,6 +72,17 @@ static_assert!(align_of::<MmRanges>() == align_of::<bindings::tlb_batch>());
 static_assert!(unsafe { core::mem::transmute::<Option<ARef<Mm>>, usize>(None) } == 0);
 
 /// Why ranges are issued or waited for.
+///
+/// # Examples
+///
+/// ```
+/// use kernel::{bindings, mm::tlb_batch::Reason};
+///
+/// let raw = bindings::tlb_batch_reason_TLB_BATCH_PUT_BACK;
+///
+/// assert_eq!(Reason::from_raw(raw), Reason::PutBack);
+/// assert_eq!(Reason::from_raw(u32::MAX), Reason::Flush);
+/// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u32)]
 pub enum Reason {
@@ -245,6 +256,18 @@ impl<'mm> TlbBatch<'mm> {
     ///
     /// - `batch` must be part of `current`, and no other reference may use it during `'a`.
     /// - Every address space in it must be alive for `'mm`, or held by it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use kernel::{bindings, mm::tlb_batch::TlbBatch};
+    ///
+    /// let mut raw = bindings::tlb_batch::default();
+    /// // SAFETY: Nobody else has it, and there is no address space in it.
+    /// let batch = unsafe { TlbBatch::from_raw_mut(&mut raw) };
+    ///
+    /// assert_eq!((batch.ranges(), batch.held()), (0, 0));
+    /// ```
     #[inline]
     pub unsafe fn from_raw_mut<'a>(batch: *mut bindings::tlb_batch) -> &'a mut Self {
         // SAFETY: The layouts agree, see the assertions above and `ranges`; the caller promises

@@ -19,6 +19,62 @@ pub const CAPACITY: usize = 8;
 pub const HELD: usize = 4;
 
 /// The operations that pay an owed invalidation.
+///
+/// # Examples
+///
+/// A TLB that only counts:
+///
+/// ```
+/// use kernel::mm::tlb_batch::ranges::{Holds, Ranges, Tlb};
+///
+/// #[derive(Default)]
+/// struct Log {
+///     issued: usize,
+///     syncs: usize,
+/// }
+///
+/// impl Tlb<u32> for Log {
+///     fn issue(&mut self, _mm: u32, _start: usize, _end: usize) {
+///         self.issued += 1;
+///     }
+///
+///     fn evict(&mut self, mm: u32, start: usize, end: usize) {
+///         self.issue(mm, start, end);
+///     }
+///
+///     fn issue_mm(&mut self, _mm: u32, _bytes: usize) {
+///         self.issued += 1;
+///     }
+///
+///     fn prefers_mm(&self, _bytes: usize) -> bool {
+///         true
+///     }
+///
+///     fn flush(&mut self, _mm: u32, _start: usize, _end: usize, _bytes: usize) -> bool {
+///         false
+///     }
+///
+///     fn sync(&mut self) {
+///         self.syncs += 1;
+///     }
+/// }
+/// # struct Hold(u32);
+/// # impl Holds<u32> for Hold { fn mm(&self) -> u32 { self.0 } }
+///
+/// let mut tlb = Log::default();
+/// let mut ranges = Ranges::<u32, Hold>::new(0);
+///
+/// for page in [0x1000, 0x3000, 0x5000] {
+///     if let Some(owed) = ranges.add(7, page, page + 0x1000) {
+///         owed.issue(&mut tlb);
+///     }
+/// }
+/// assert_eq!((ranges.len(), tlb.issued), (3, 0));
+///
+/// // All of an address space is cheaper than its three ranges.
+/// ranges.flush(&mut tlb);
+/// assert_eq!((ranges.len(), tlb.issued, tlb.syncs), (0, 1, 1));
+/// ```
 pub trait Tlb<M> {
     /// Starts the invalidation of `[start, end)` of `mm` on every CPU.
     fn issue(&mut self, mm: M, start: usize, end: usize);
@@ -42,6 +98,48 @@ pub trait Tlb<M> {
 }
 
 /// A reference that keeps the address space `M` from being freed.
+///
+/// # Examples
+///
+/// ```
+/// use kernel::mm::tlb_batch::ranges::{Holds, Ranges, Tlb};
+///
+/// struct Hold(u32);
+///
+/// impl Holds<u32> for Hold {
+///     fn mm(&self) -> u32 {
+///         self.0
+///     }
+/// }
+///
+/// # #[derive(Default)]
+/// # struct Log { issued: usize, syncs: usize }
+/// # impl Tlb<u32> for Log {
+/// #     fn issue(&mut self, _: u32, _: usize, _: usize) { self.issued += 1; }
+/// #     fn evict(&mut self, _: u32, _: usize, _: usize) { self.issued += 1; }
+/// #     fn issue_mm(&mut self, _: u32, _: usize) { self.issued += 1; }
+/// #     fn prefers_mm(&self, _: usize) -> bool { false }
+/// #     fn flush(&mut self, _: u32, _: usize, _: usize, _: usize) -> bool { false }
+/// #     fn sync(&mut self) { self.syncs += 1; }
+/// # }
+/// let mut tlb = Log::default();
+/// let mut ranges = Ranges::<u32, Hold>::new(0);
+///
+/// // Nothing is owed of it, so it need not be held.
+/// ranges.hold(7, || Hold(7), &mut tlb);
+/// assert_eq!(ranges.held().count(), 0);
+///
+/// if let Some(owed) = ranges.add(7, 0x1000, 0x2000) {
+///     owed.issue(&mut tlb);
+/// }
+/// ranges.hold(7, || Hold(7), &mut tlb);
+/// ranges.release();
+/// assert!(ranges.held().eq([7]));
+///
+/// ranges.flush(&mut tlb);
+/// ranges.release();
+/// assert_eq!(ranges.held().count(), 0);
+/// ```
 pub trait Holds<M> {
     /// The name of the address space.
     fn mm(&self) -> M;
@@ -81,6 +179,40 @@ impl<M: Copy + PartialEq> Range<M> {
 /// It can neither be copied nor made outside this module, and it can only be issued. Dropping it
 /// is a build error where the optimiser sees the path, so no invalidation is lost on an early
 /// return.
+///
+/// # Examples
+///
+/// A full batch owes one range for each that is added:
+///
+/// ```
+/// use kernel::mm::tlb_batch::ranges::{Holds, Ranges, Tlb, CAPACITY};
+///
+/// # #[derive(Default)]
+/// # struct Log { issued: usize, syncs: usize }
+/// # impl Tlb<u32> for Log {
+/// #     fn issue(&mut self, _: u32, _: usize, _: usize) { self.issued += 1; }
+/// #     fn evict(&mut self, _: u32, _: usize, _: usize) { self.issued += 1; }
+/// #     fn issue_mm(&mut self, _: u32, _: usize) { self.issued += 1; }
+/// #     fn prefers_mm(&self, _: usize) -> bool { false }
+/// #     fn flush(&mut self, _: u32, _: usize, _: usize, _: usize) -> bool { false }
+/// #     fn sync(&mut self) { self.syncs += 1; }
+/// # }
+/// # struct Hold(u32);
+/// # impl Holds<u32> for Hold { fn mm(&self) -> u32 { self.0 } }
+/// let mut tlb = Log::default();
+/// let mut ranges = Ranges::<u32, Hold>::new(0);
+///
+/// for i in 0..CAPACITY + 2 {
+///     let page = i * 0x2000;
+///
+///     if let Some(owed) = ranges.add(7, page, page + 0x1000) {
+///         owed.issue(&mut tlb);
+///     }
+/// }
+/// assert_eq!((ranges.len(), tlb.issued), (CAPACITY, 2));
+/// assert_eq!(ranges.take_evicted(), (2, 0x2000));
+/// # ranges.flush(&mut tlb);
+/// ```
 #[must_use = "the invalidation must be issued"]
 pub struct Owed<M> {
     mm: M,
@@ -119,6 +251,43 @@ impl<M: Copy> Owed<M> {
 }
 
 /// The ranges that one task owes; `struct tlb_batch` in C.
+///
+/// # Examples
+///
+/// Neighbours are one range, in any order:
+///
+/// ```
+/// use kernel::mm::tlb_batch::ranges::{Holds, Ranges, Tlb};
+///
+/// # #[derive(Default)]
+/// # struct Log { issued: usize, syncs: usize }
+/// # impl Tlb<u32> for Log {
+/// #     fn issue(&mut self, _: u32, _: usize, _: usize) { self.issued += 1; }
+/// #     fn evict(&mut self, _: u32, _: usize, _: usize) { self.issued += 1; }
+/// #     fn issue_mm(&mut self, _: u32, _: usize) { self.issued += 1; }
+/// #     fn prefers_mm(&self, _: usize) -> bool { false }
+/// #     fn flush(&mut self, _: u32, _: usize, _: usize, _: usize) -> bool { false }
+/// #     fn sync(&mut self) { self.syncs += 1; }
+/// # }
+/// # struct Hold(u32);
+/// # impl Holds<u32> for Hold { fn mm(&self) -> u32 { self.0 } }
+/// let mut tlb = Log::default();
+/// let mut ranges = Ranges::<u32, Hold>::new(0);
+///
+/// for page in [0x3000, 0x1000, 0x2000] {
+///     if let Some(owed) = ranges.add(7, page, page + 0x1000) {
+///         owed.issue(&mut tlb);
+///     }
+/// }
+/// assert_eq!(ranges.len(), 1);
+///
+/// ranges.issue(&mut tlb);
+/// assert!(ranges.is_empty() && ranges.is_unsynced());
+///
+/// ranges.flush(&mut tlb);
+/// assert!(!ranges.is_unsynced());
+/// assert_eq!((tlb.issued, tlb.syncs), (1, 1));
+/// ```
 ///
 /// # Invariants
 ///
