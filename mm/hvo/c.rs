@@ -406,9 +406,6 @@ safe_c! {
     fn wait_for_readers(since: c_ulong) = hvo_wait_for_readers(since);
     /// Flushes the TLBs of all CPUs.
     pub(crate) fn flush_all() = hvo_flush_all();
-    /// Says that `kept` of `all` folios were not optimised.
-    pub(crate) fn report(size: Size, kept: usize, all: usize, why: Why)
-        = hvo_report(size.as_ptr(), kept, all, errno(why));
     fn size_at(index: c_uint) -> *mut bindings::hstate = hvo_size_at(index);
     fn nodes() -> c_uint = hvo_nodes();
     fn try_resize(size: Size) -> bool = hvo_try_resize(size.as_ptr());

@@ -66,6 +66,9 @@ use layout::{
 use split::split;
 use store::Store;
 
+/// Of messages, as `mm/hugetlb_vmemmap.c` has it.
+const __LOG_PREFIX: &[u8] = b"HugeTLB\0";
+
 #[inline(always)]
 fn applied_dropped() {
     build_error!("changes were made, and their pages are forgotten");
@@ -473,6 +476,19 @@ fn restore<'l>(
     changes.why.map_or(Ok(changes.changed), Err)
 }
 
+/// Says that `kept` of `all` folios were not optimised.
+fn report(size: Size, kept: usize, all: usize, why: Why) {
+    let pages = c::entries(size) * PAGE_SIZE / size_of::<bindings::page>();
+    let kb = pages * (PAGE_SIZE / 1024);
+    let why = match why {
+        Why::NoMemory => "no memory for what replaces them",
+        Why::SelfHosted => "they are in the memory that they describe",
+        Why::Hotplug => "the other CPUs cannot be stopped because of CPU hotplug",
+    };
+
+    pr_warn!("{kept} of {all} pages of {kb}kB keep their struct pages: {why}\n");
+}
+
 // --- as mm/hugetlb_vmemmap.c calls it ---------------------------------------------------------
 
 /// Prepares the locks. Returns 0.
@@ -509,7 +525,7 @@ unsafe extern "C" fn hvo_optimize_folios(
         // rule: hvo/counted: nobody would know that some have kept their struct pages, and why
         let kept = folios.iter().filter(|f| c::should_optimize(size, *f));
 
-        c::report(size, kept.count(), folios.iter().count(), why);
+        report(size, kept.count(), folios.iter().count(), why);
     }
 }
 

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What HVO counts and reports, and its tracepoints. */
-#define pr_fmt(fmt)	"HugeTLB: " fmt
+/* What HVO counts, and its tracepoints. */
 
 #include <linux/debugfs.h>
-#include <linux/hugetlb.h>
 #include <linux/hvo.h>
 #include <linux/math64.h>
 #include <linux/minmax.h>
@@ -73,17 +71,6 @@ void hvo_account(const struct hvo_event *e, bool success)
 void hvo_account_retried(unsigned long nr)
 {
 	atomic_long_add(nr, &stats.retried);
-}
-
-void hvo_report(const struct hstate *h, unsigned long kept, unsigned long nr, int error)
-{
-	static const char no_memory[] = "no memory for what replaces them";
-	const char *why = error == -EBUSY ?
-			"the other CPUs cannot be stopped because of CPU hotplug" :
-		error == -EOPNOTSUPP ? "they are in the memory that they describe" : no_memory;
-
-	pr_warn("%lu of %lu pages of %lukB keep their struct pages: %s\n", kept, nr,
-		huge_page_size(h) / SZ_1K, why);
 }
 
 static int stats_show(struct seq_file *m, void *unused)

@@ -39,7 +39,6 @@ void hvo_get_params(struct hvo_params *params);
 
 void hvo_account(const struct hvo_event *event, bool success);
 void hvo_account_retried(unsigned long nr);
-void hvo_report(const struct hstate *h, unsigned long kept, unsigned long nr, int error);
 
 /* --- hvo_walk.c --- */
 
