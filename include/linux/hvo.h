@@ -11,7 +11,6 @@
 #include <linux/list.h>
 
 struct ctl_table;
-struct dentry;
 struct folio;
 struct hstate;
 struct page;
@@ -85,9 +84,7 @@ extern unsigned int hvo_violations;
 /* What the sysctl is without it. */
 #define hvo_proc_switch	proc_dobool
 
-static inline void hvo_boot_switch(bool on)
-{
-}
+static inline void hvo_boot_switch(bool on) { }
 
 static inline bool hvo_pauses(void)
 {
@@ -105,35 +102,23 @@ static inline long hvo_restore_folios(const struct hstate *h, struct list_head *
 	return 0;
 }
 
-static inline void hvo_optimize_folios(const struct hstate *h, struct list_head *folios)
-{
-}
+static inline void hvo_optimize_folios(const struct hstate *h, struct list_head *folios) { }
 
-static inline void hvo_optimize_folio(const struct hstate *h, struct folio *folio)
-{
-}
+static inline void hvo_optimize_folio(const struct hstate *h, struct folio *folio) { }
 
 static inline void hvo_demote_folios(const struct hstate *src, const struct hstate *dst,
-				     struct list_head *folios, struct list_head *demoted)
-{
-}
+				     struct list_head *folios, struct list_head *demoted) { }
 
-static inline void hvo_folio_free(const struct hstate *h, struct folio *folio)
-{
-}
+static inline void hvo_folio_free(const struct hstate *h, struct folio *folio) { }
 
-static inline void hvo_pools_changed(void)
-{
-}
+static inline void hvo_pools_changed(void) { }
 
 static inline bool hvo_wait_for_folios(const struct hstate *h)
 {
 	return false;
 }
 
-static inline void hvo_count_folio(struct hstate *h, struct folio *folio, int nr)
-{
-}
+static inline void hvo_count_folio(struct hstate *h, struct folio *folio, int nr) { }
 
 #endif /* !CONFIG_HUGETLB_VMEMMAP_PAUSE */
 

@@ -402,7 +402,7 @@ safe_c! {
         = hvo_fill_head(to.0.as_ptr(), size.as_ptr(), folio.as_ptr());
     /// Whether a block may become a page table while it is in use.
     pub(crate) fn splits_live() -> bool = hvo_splits_live();
-    fn grace_period() -> c_ulong = hvo_grace_period();
+    fn grace_period() -> c_ulong = get_state_synchronize_rcu();
     fn wait_for_readers(since: c_ulong) = hvo_wait_for_readers(since);
     /// Flushes the TLBs of all CPUs.
     pub(crate) fn flush_all() = hvo_flush_all();

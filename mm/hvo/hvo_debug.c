@@ -392,7 +392,7 @@ static void faults_create(struct dentry *dir)
 static void faults_create(struct dentry *dir) { }
 #endif /* CONFIG_HVO_FAULT_INJECTION */
 
-/* Called by hvo_shim.c. */
+/* Called by hvo_stats.c. */
 void hvo_debug_create(struct dentry *dir)
 {
 	debugfs_create_file("verify", 0400, dir, NULL, &verify_fops);

@@ -7,7 +7,6 @@
 #include <linux/export.h>
 #include <linux/hvo.h>
 #include <linux/jump_label.h>
-#include <linux/mm.h>
 #include <linux/moduleparam.h>
 #include <linux/mutex.h>
 #include <linux/page_ref.h>
@@ -191,8 +190,4 @@ bool hvo_pauses(void)
 	return READ_ONCE(strategy) != HVO_UNSAFE;
 }
 
-static int __init hvo_init(void)
-{
-	return hvo_rust_init();
-}
-core_initcall(hvo_init);
+core_initcall(hvo_rust_init);

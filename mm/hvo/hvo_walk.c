@@ -70,12 +70,6 @@ void hvo_folio_del(struct folio *folio)
 	list_del(&folio->lru);
 }
 
-/* For hvo_wait_for_readers(): a task that reads a count from now on finds it frozen. */
-unsigned long hvo_grace_period(void)
-{
-	return get_state_synchronize_rcu();
-}
-
 /*
  * rule: hvo/rcu: a task that has read the reference count of a page before it became a tail,
  * and will try to raise it, writes to that page even if the attempt fails.

@@ -67,7 +67,6 @@ bool hvo_demotes_to(const struct hstate *h);
 bool hvo_folio_optimized(struct folio *folio);
 bool hvo_folio_poisoned(struct folio *folio);
 void hvo_folio_set_optimized(struct folio *folio, bool optimized);
-unsigned long hvo_grace_period(void);
 void hvo_wait_for_readers(unsigned long since);
 struct folio *hvo_next_folio(struct list_head *folios, struct folio *folio);
 void hvo_folio_add(struct folio *folio, struct list_head *folios);
