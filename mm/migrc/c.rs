@@ -140,23 +140,28 @@ safe_c! {
     pub(crate) fn arch_begin() -> usize = migrc_arch_begin();
     /// Issues all address spaces.
     pub(crate) fn arch_issue_all() = migrc_arch_issue_all();
+    /// Waits for what was issued, for `mms` address spaces. In process context, with interrupts on.
+    pub(crate) fn arch_sync(mms: usize) = migrc_arch_sync(mms);
     /// Counts pages that had to be flushed.
     pub(crate) fn account_denied(deny: Deny, pages: usize)
         = migrc_account_denied(deny as u32, pages);
-    /// Counts a drain that began at `begin`, the oldest source of which came at `since`.
+    /// Counts a drain that took `ns`, the oldest source of which came at `since`.
     pub(crate) fn account_drain(
-        reason: DrainReason, pages: usize, mms: usize, since: u64, begin: u64,
-    ) = migrc_account_drain(reason.0, pages, mms, since, begin);
+        reason: DrainReason, pages: usize, mms: usize, since: u64, ns: u64,
+    ) = migrc_account_drain(reason.0, pages, mms, since, ns);
 }
 
-/// A drain begins. Returns when that was.
+/// A drain begins. For checks.
 ///
 /// # Safety
 ///
 /// No other one may be running.
-pub(crate) unsafe fn drain_begin(reason: DrainReason) -> u64 {
+pub(crate) unsafe fn debug_drain(_reason: DrainReason) {
+    #[cfg(CONFIG_MIGRC_DEBUG)]
     // SAFETY: By this function's safety requirements.
-    unsafe { bindings::migrc_drain_begin(reason.0) }
+    unsafe {
+        bindings::migrc_debug_drain(_reason.0)
+    };
 }
 
 /// Whether nobody has write access to the file of `src`. A task that gets it from now on drains.

@@ -112,7 +112,6 @@ void migrc_arch_issue(struct migrc_mm *mm);
 void migrc_arch_sync(unsigned long mms);
 void migrc_release(struct folio *first, bool held);
 u64 migrc_now(void);
-u64 migrc_drain_begin(enum migrc_drain_reason reason);
 void migrc_drain_soon(enum migrc_drain_reason reason);
 void migrc_wait_for_drain(void);
 void migrc_relax(void);
@@ -135,7 +134,7 @@ extern const char * const migrc_hook_names[NR_MIGRC_HOOKS];
 unsigned long migrc_account_added(struct folio *folio, unsigned int node, unsigned long pages);
 void migrc_account_denied(enum migrc_fact reason, unsigned long pages);
 void migrc_account_drain(enum migrc_drain_reason reason, unsigned long pages,
-			 unsigned long mms, u64 since, u64 begin);
+			 unsigned long mms, u64 since, u64 ns);
 struct dentry *migrc_stats_init(void);
 
 /* --- migrc_faults.c --- */
@@ -164,8 +163,6 @@ static inline bool migrc_debug_release(struct folio *folio)
 {
 	return false;
 }
-
-static inline void migrc_debug_drain(enum migrc_drain_reason reason) { }
 #endif
 
 #endif /* _MM_MIGRC_INTERNAL_H */

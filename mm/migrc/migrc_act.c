@@ -113,13 +113,6 @@ u64 migrc_now(void)
 	return ktime_get_coarse_ns();
 }
 
-/* Of a drain. Returns when that was. */
-u64 migrc_drain_begin(enum migrc_drain_reason reason)
-{
-	migrc_debug_drain(reason);
-	return ktime_get_ns();
-}
-
 /*
  * A worker of high priority drains. If each task that wants a drain made its own, a task
  * that is preempted would keep all waiting that want the next drain: however important

@@ -55,6 +55,10 @@ use kernel::{
         global_lock,
         SetOnce,
         SpinLock, //
+    },
+    time::{
+        Instant,
+        Monotonic, //
     }, //
 };
 use ledger::{
@@ -175,8 +179,10 @@ unsafe extern "C" fn migrc_run_drain(reasons: u32) {
     // waited for this.
     let drainer = unsafe { Drainer::new() };
 
+    let begin = Instant::now();
+
     // SAFETY: Nobody else is here.
-    let begin = unsafe { c::drain_begin(reason) };
+    unsafe { c::debug_drain(reason) };
     // rule: migrc/disarm: a timer of what leaves the ledgers here would drain younger sources.
     // The task that adds the first source starts it after that: it is either not yet started, or
     // for sources that leave the ledgers here.
@@ -190,13 +196,17 @@ unsafe extern "C" fn migrc_run_drain(reasons: u32) {
         Some(unflushed) => release(unflushed, &drainer, reason, begin, true),
         None if reasons & WITHOUT_SOURCES != 0 => {
             let mms = Drained::new(&drainer).flush_all();
-            c::account_drain(reason, 0, mms, c::now(), begin);
+            c::account_drain(reason, 0, mms, c::now(), ns_since(begin));
         }
         None => {}
     }
     if let Some(late) = late.some() {
         release(late, &drainer, DrainReason::OFF, begin, false);
     }
+}
+
+fn ns_since(begin: Instant<Monotonic>) -> u64 {
+    begin.elapsed().as_nanos().max(0) as u64
 }
 
 /// Flushes for a source that came too late for the ledger, and releases it. It is never held.
@@ -211,7 +221,7 @@ fn release(
     unflushed: Unflushed<FolioChain>,
     drainer: &Drainer,
     reason: DrainReason,
-    begin: u64,
+    begin: Instant<Monotonic>,
     held: bool,
 ) {
     let flushed = unflushed.flush(&mut Drained::new(drainer));
@@ -221,7 +231,7 @@ fn release(
     let first = unsafe { flushed.into_chain().into_raw() };
     // SAFETY: As above, and the references are ours to drop.
     unsafe { bindings::migrc_release(first, held) };
-    c::account_drain(reason, pages, mms, since, begin);
+    c::account_drain(reason, pages, mms, since, ns_since(begin));
 }
 
 /// Makes the ledgers and the locks. Returns 0 or `-ENOMEM`.

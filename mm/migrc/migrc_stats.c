@@ -42,7 +42,7 @@ void migrc_account_denied(enum migrc_fact reason, unsigned long pages)
 }
 
 void migrc_account_drain(enum migrc_drain_reason reason, unsigned long pages,
-			 unsigned long mms, u64 since, u64 begin)
+			 unsigned long mms, u64 since, u64 ns)
 {
 	u64 age_us = div_u64(migrc_now() - since, NSEC_PER_USEC);
 	unsigned int bucket = min_t(unsigned int, fls64(div_u64(age_us, 1000)), AGE_BUCKETS - 1);
@@ -54,8 +54,7 @@ void migrc_account_drain(enum migrc_drain_reason reason, unsigned long pages,
 		count_vm_event(MIGRC_DRAIN_AGES);
 	else if (reason == MIGRC_DRAIN_PRESSURE || reason == MIGRC_DRAIN_KSWAPD)
 		count_vm_event(MIGRC_DRAIN_PRESSURES);
-	if (trace_migrc_drain_enabled())
-		trace_migrc_drain(pages, mms, age_us, reason, ktime_get_ns() - begin);
+	trace_migrc_drain(pages, mms, age_us, reason, ns);
 }
 
 static const char * const migrc_fact_names[] = {

@@ -295,8 +295,7 @@ pub(crate) fn flush_all(mms: Iter<'_>) -> usize {
         // One flush of everything is cheaper.
         c::arch_issue_all();
     }
-    // SAFETY: Called by drains only, in process context and with interrupts on.
-    unsafe { bindings::migrc_arch_sync(pending) };
+    c::arch_sync(pending);
 
     for mm in patiently(mms) {
         if let Some(seen) = mm.seen(drainer) {
