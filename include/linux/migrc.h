@@ -7,7 +7,6 @@
 #ifndef _LINUX_MIGRC_H
 #define _LINUX_MIGRC_H
 
-#include <linux/bits.h>
 #include <linux/migrate_mode.h>
 #include <linux/migrc_types.h>
 #include <linux/mm_types.h>
@@ -63,6 +62,7 @@ DECLARE_STATIC_KEY_FALSE(migrc_readmostly_key);
 /* mm/migrc/migrc_main.rs */
 void migrc_meet_flushed(struct migrc_walk *walk, bool writable, bool shared);
 void migrc_meet_poisoned(struct migrc_walk *walk);
+bool migrc_reason_may_defer(enum migrate_reason reason);
 void migrc_unregister(struct migrc_mm *mm);
 void migrc_flush_mm_slow(struct migrc_mm *mm, u64 deferred, enum migrc_hook hook);
 void migrc_count_miss(struct migrc_mm *mm);
@@ -75,14 +75,12 @@ void migrc_before_restore_slow(struct vm_area_struct *vma, unsigned long addr, p
 			       unsigned int nr);
 bool migrc_walk_end_slow(struct folio *src);
 void migrc_add_source(struct folio *src);
-bool migrc_is_for_readers(enum migrate_reason reason);
 pte_t migrc_protect_slow(struct folio *folio, struct vm_area_struct *vma, pte_t pte);
 bool migrc_stays_protected_slow(struct vm_area_struct *vma);
 void migrc_fork_begin(struct mm_struct *mm);
 void migrc_fork_end(struct mm_struct *mm);
 
 /* mm/migrc/migrc_act.c */
-void migrc_flush_mixed_slow(void);
 void migrc_drain(enum migrc_drain_reason reason);
 void migrc_drain_join(enum migrc_drain_reason reason);
 
@@ -169,11 +167,16 @@ static inline bool migrc_walk_end(enum ttu_flags flags, struct folio *src)
  *
  * rule: migrc/mixed: some mappings of a folio were deferred before another forbade it. A
  * task may write through that one while CPUs read the old page through the first ones.
+ *
+ * One drain serves all folios of the batch. Until then nobody can change what is read through
+ * a TLB: the folios are locked, and a task that writes maps the source, too.
  */
 static inline void migrc_flush_mixed(void)
 {
-	if (unlikely(current->tlb_ubc.migrc.mixed))
-		migrc_flush_mixed_slow();
+	if (likely(!current->tlb_ubc.migrc.mixed))
+		return;
+	current->tlb_ubc.migrc.mixed = false;
+	migrc_drain(MIGRC_DRAIN_MIXED);
 }
 
 /**
@@ -248,7 +251,8 @@ static inline void migrc_write_forced(struct mm_struct *mm, unsigned long addr, 
 /* Flags for remove_migration_ptes() after a folio has moved for @reason. */
 static inline enum ttu_flags migrc_restore_flags(enum migrate_reason reason)
 {
-	if (static_branch_unlikely(&migrc_readmostly_key) && migrc_is_for_readers(reason))
+	if (static_branch_unlikely(&migrc_readmostly_key) && static_key_enabled(&migrc_key) &&
+	    migrc_reason_may_defer(reason))
 		return TTU_PROTECT;
 	return 0;
 }

@@ -10,8 +10,6 @@
 
 struct dentry;
 struct folio;
-struct migrc_mm;
-struct migrc_walk;
 struct vm_area_struct;
 
 /* --- migrc_file.c --- */
@@ -93,7 +91,6 @@ bool migrc_begin(struct migrc_walk *walk, struct folio *src, const struct migrc_
 bool migrc_meet(struct migrc_walk *walk, struct migrc_mm *mm,
 		const struct migrc_mapping_facts *facts);
 bool migrc_end(struct migrc_walk *walk, struct folio *src, unsigned long pages, bool mixes);
-bool migrc_reason_may_defer(enum migrate_reason reason);
 void migrc_register(struct migrc_mm *mm);
 void migrc_add(struct folio *folio, unsigned int node, unsigned long pages,
 	       unsigned long asked, unsigned long present);

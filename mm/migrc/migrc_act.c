@@ -128,7 +128,7 @@ static DECLARE_WAIT_QUEUE_HEAD(migrc_waiters);
 /* Without fault injection, only the worker takes it. */
 static DEFINE_MUTEX(migrc_drain_lock);
 
-static void migrc_begin_drain(void)
+static void migrc_begin_drain(struct work_struct *unused)
 {
 	u32 reasons;
 	s64 nr;
@@ -147,12 +147,7 @@ static void migrc_begin_drain(void)
 	wake_up_all(&migrc_waiters);
 }
 
-static void migrc_drain_fn(struct work_struct *work)
-{
-	migrc_begin_drain();
-}
-
-static DECLARE_WORK(migrc_drain_work, migrc_drain_fn);
+static DECLARE_WORK(migrc_drain_work, migrc_begin_drain);
 
 /* Until so many drains are over. */
 static void migrc_wait(s64 nr)
@@ -192,7 +187,7 @@ void migrc_drain(enum migrc_drain_reason reason)
 	begun = atomic64_read(&migrc_begun);
 	/* rule: migrc/worker: this task may be preempted, and other tasks wait for its drain */
 	if (migrc_skip(MIGRC_HOOK_WORKER))
-		migrc_begin_drain();
+		migrc_begin_drain(&migrc_drain_work);
 	else
 		queue_work(migrc_wq, &migrc_drain_work);
 	migrc_wait(begun + 1);
@@ -252,16 +247,6 @@ void migrc_disarm(void)
 void migrc_rearm(void)
 {
 	mod_timer_pending(&migrc_age_timer, age_jiffies());
-}
-
-/*
- * Of some folios of the batch: one drain serves all. Until then nobody can change what is
- * read through a TLB: the folios are locked, and a task that writes maps the source, too.
- */
-void migrc_flush_mixed_slow(void)
-{
-	current->tlb_ubc.migrc.mixed = false;
-	migrc_drain(MIGRC_DRAIN_MIXED);
 }
 
 int __init migrc_worker_init(void)

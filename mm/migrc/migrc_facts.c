@@ -5,10 +5,8 @@
  */
 #include <linux/migrc.h>
 #include <linux/mm.h>
-#include <linux/mm_inline.h>
 #include <linux/mmu_notifier.h>
 #include <linux/percpu.h>
-#include <linux/swapops.h>
 #include <linux/userfaultfd_k.h>
 #include <asm/migrc.h>
 
@@ -126,11 +124,6 @@ void migrc_add_source(struct folio *src)
 	smp_mb();
 	if (zone_isolates(zone) && !migrc_skip(MIGRC_HOOK_ISOLATE))
 		migrc_drain_soon(MIGRC_DRAIN_ISOLATE);
-}
-
-bool migrc_is_for_readers(enum migrate_reason reason)
-{
-	return static_key_enabled(&migrc_key) && migrc_reason_may_defer(reason);
 }
 
 static struct migrc_area_facts area_facts(struct vm_area_struct *vma)

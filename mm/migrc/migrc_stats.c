@@ -57,23 +57,11 @@ void migrc_account_drain(enum migrc_drain_reason reason, unsigned long pages,
 	trace_migrc_drain(pages, mms, age_us, reason, ns);
 }
 
-static const char * const migrc_fact_names[] = {
-#define EM(fact, name)	name,
-	MIGRC_FACTS(EM)
+#define EM(id, name)	name,
+static const char * const migrc_fact_names[] = { MIGRC_FACTS(EM) };
+static const char * const migrc_drain_names[] = { MIGRC_DRAIN_REASONS(EM) };
+const char * const migrc_hook_names[] = { MIGRC_HOOKS(EM) };
 #undef EM
-};
-
-static const char * const migrc_drain_names[] = {
-#define EM(reason, name)	name,
-	MIGRC_DRAIN_REASONS(EM)
-#undef EM
-};
-
-const char * const migrc_hook_names[] = {
-#define EM(hook, name)	name,
-	MIGRC_HOOKS(EM)
-#undef EM
-};
 
 static int stats_show(struct seq_file *m, void *unused)
 {

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The static keys of migrc and its sysctls. */
-#include <linux/debugfs.h>
 #include <linux/init.h>
 #include <linux/migrc.h>
 #include <linux/mm.h>
 #include <linux/mutex.h>
-#include <linux/rmap.h>
 #include <linux/swapops.h>
 #include <linux/sysctl.h>
 #include <asm/migrc.h>
