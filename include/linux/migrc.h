@@ -162,6 +162,23 @@ static inline bool migrc_walk_end(enum ttu_flags flags, struct folio *src)
 	return (flags & TTU_DEFER_RO) && migrc_walk_end_slow(src);
 }
 
+/**
+ * migrc_deferred_flags - flags for remove_migration_ptes() of a folio
+ * @deferred: its flush has been deferred
+ *
+ * rule: migrc/single: a TLB may hold the pages of a deferred folio one by one. The
+ * architecture demands that they are gone before they become valid as a block. Page by
+ * page, the fold that makes the block flushes.
+ */
+static inline enum ttu_flags migrc_deferred_flags(bool deferred)
+{
+	/* Of a folio that is undone, some mappings may have been deferred. */
+	if (ARCH_PTE_BLOCK > 1 && (deferred || current->tlb_ubc.migrc.mixed) &&
+	    !migrc_skip(MIGRC_HOOK_SINGLE))
+		return TTU_RESTORE_SINGLE;
+	return 0;
+}
+
 /*
  * The walks of a batch are over, and nothing has been copied yet. May sleep.
  *
@@ -382,6 +399,11 @@ static inline void migrc_poisoned(enum ttu_flags flags) { }
 static inline bool migrc_walk_end(enum ttu_flags flags, struct folio *src)
 {
 	return false;
+}
+
+static inline enum ttu_flags migrc_deferred_flags(bool deferred)
+{
+	return 0;
 }
 
 static inline void migrc_flush_mixed(void) { }

@@ -60,6 +60,7 @@
 	EM(PAUSE, "pause")		/* so does one in an mm where faults cost too much */ \
 	EM(HINT, "hint")		/* a reader's NUMA hinting fault does not give it back */ \
 	EM(MIXED, "mixed")		/* deny a folio that some mapping may write to */ \
+	EM(SINGLE, "single")		/* map a deferred folio again page by page */ \
 	EM(RECORD, "record")		/* the ledger gets the source */ \
 	EM(EXIT, "exit")		/* an mm that exits leaves the list */ \
 	EM(FLUSH, "flush")		/* a drain flushes */ \

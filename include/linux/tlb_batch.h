@@ -263,6 +263,10 @@ static inline void tlb_batch_walk(bool waits)
 		tlb_batch_let_go(unmapped, waits);
 }
 
+/* mm/migrate.c: whether a large folio is mapped again in runs, and how large each was. */
+#define tlb_batch_restores()	tlb_batch_enabled()
+void tlb_batch_restored(unsigned int pages);
+
 /* rule: tlb_batch/owner: a task that owes pays before it returns; this is for an oops */
 static inline void tlb_batch_exit(void)
 {
@@ -275,6 +279,8 @@ static inline void tlb_batch_exit(void)
 #define current_tlb_batch()	NULL
 #define tlb_batch_enabled()	false
 #define tlb_batch_unbatched()	false
+#define tlb_batch_restores()	true
+#define tlb_batch_restored(pages) do { } while (0)
 #define arch_tlb_batch_pte(pte)	(pte)
 #define TLB_BATCH_RUN_MAX	1
 

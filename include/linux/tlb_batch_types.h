@@ -37,7 +37,11 @@ enum tlb_batch_reason {
 	EM(DIRTY, "dirty") \
 	EM(ENOMEM, "enomem") \
 	EM(FORK, "fork") \
-	EM(EXIT, "exit")
+	EM(EXIT, "exit") \
+	EM(RUNEND, "runend") \
+	EM(ATTRS, "attrs") \
+	EM(EXCLUSIVE, "exclusive") \
+	EM(OWED, "owed")
 
 enum tlb_batch_hook {
 #define TLB_BATCH_EM(hook, name)	TLB_BATCH_HOOK_##hook,

@@ -26,6 +26,8 @@ DEFINE_STATIC_KEY_FALSE(tlb_batch_unbatched_key);
 struct tlb_batch_stats {
 	unsigned long ranges[NR_TLB_BATCH_REASONS];
 	unsigned long pages[NR_TLB_BATCH_REASONS];
+	unsigned long restored_runs;
+	unsigned long restored_pages;
 };
 
 static DEFINE_PER_CPU(struct tlb_batch_stats, tlb_batch_stats);
@@ -180,8 +182,17 @@ static const char * const tlb_batch_reason_names[] = {
 #undef EM
 };
 
+/* Under the PTL, as all of a migration: no interrupt counts here. */
+void tlb_batch_restored(unsigned int pages)
+{
+	__this_cpu_inc(tlb_batch_stats.restored_runs);
+	__this_cpu_add(tlb_batch_stats.restored_pages, pages);
+	__count_vm_events(TLB_BATCH_RESTORED, pages);
+}
+
 static int stats_show(struct seq_file *m, void *unused)
 {
+	unsigned long restored_runs = 0, restored_pages = 0;
 	int reason, cpu;
 
 	seq_puts(m, "reason ranges pages\n");
@@ -197,6 +208,13 @@ static int stats_show(struct seq_file *m, void *unused)
 		seq_printf(m, "%s %lu %lu\n", tlb_batch_reason_names[reason],
 			   ranges, pages);
 	}
+	for_each_possible_cpu(cpu) {
+		struct tlb_batch_stats *s = per_cpu_ptr(&tlb_batch_stats, cpu);
+
+		restored_runs += READ_ONCE(s->restored_runs);
+		restored_pages += READ_ONCE(s->restored_pages);
+	}
+	seq_printf(m, "restore %lu %lu\n", restored_runs, restored_pages);
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(stats);
