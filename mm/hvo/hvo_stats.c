@@ -5,6 +5,7 @@
 #include <linux/hvo.h>
 #include <linux/math64.h>
 #include <linux/minmax.h>
+#include <linux/mm.h>
 #include <linux/seq_file.h>
 #include <linux/vmstat.h>
 
