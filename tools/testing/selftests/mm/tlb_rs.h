@@ -131,9 +131,13 @@ static inline bool tlb_rs_hook_removed(const char *hook)
 
 /* tlb_rs_settings.c */
 void tlb_rs_at_exit(void (*undo)(void));
+void tlb_rs_undo(void);
+void tlb_rs_tear_down(void);
 bool tlb_rs_keep(const char *path);
 bool tlb_rs_setting(const char *path, const char *val);
 bool tlb_rs_restore(const char *path);
+const char *tlb_rs_env(const char *name);
+long tlb_rs_env_number(const char *name, long otherwise, long min, long max);
 bool tlb_rs_cgroup(void);
 void tlb_rs_cgroup_enter(void);
 void tlb_rs_cgroup_leave(void);

@@ -1,63 +1,85 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What a test changes for its own time and undoes at exit: settings, a cgroup, hooks, windows. */
+/* What a test changes for its own time, and what the environment asks of it. */
+#include <signal.h>
+
 #include "tlb_rs.h"
 
 /*
- * What is undone at exit, the last first; each once. Not by a forked child, where exit(), which
- * is what ksft_exit_fail_msg() ends with, would undo what its parent still needs.
+ * What a test has changed. Its processes share it: the harness runs each case in a child, and
+ * the parent undoes what a child that was killed has left.
  */
-static struct {
-	void (*undo[16])(void);
-	size_t nr;
-	pid_t owner;
-} tlb_rs_exit;
+static struct tlb_rs_changes {
+	pid_t owner;		/* the program itself */
+	void (*undo[16])(void);	/* each once */
+	size_t nr_undo;
+	struct tlb_rs_setting {
+		char path[128];
+		char old[64];
+	} setting[32];
+	size_t nr_settings;
+} *changes;
 
-static void tlb_rs_undo_all(void)
+/* Undoes all changes, the last first. */
+void tlb_rs_undo(void)
 {
-	if (getpid() != tlb_rs_exit.owner)
-		return;
-	while (tlb_rs_exit.nr)
-		tlb_rs_exit.undo[--tlb_rs_exit.nr]();
+	while (changes->nr_undo)
+		changes->undo[--changes->nr_undo]();
 }
 
+/* A forked child that calls exit() must not undo what its parent still needs. */
+static void tlb_rs_undo_at_exit(void)
+{
+	if (getpid() == changes->owner)
+		tlb_rs_undo();
+}
+
+static void __attribute__((constructor)) tlb_rs_share_changes(void)
+{
+	changes = mmap(NULL, sizeof(*changes), PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (changes == MAP_FAILED)
+		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
+	changes->owner = getpid();
+	atexit(tlb_rs_undo_at_exit);
+}
+
+/* @undo is called by tlb_rs_undo(), or when the program ends. */
 void tlb_rs_at_exit(void (*undo)(void))
 {
 	size_t i;
 
-	for (i = 0; i < tlb_rs_exit.nr; i++) {
-		if (tlb_rs_exit.undo[i] == undo)
+	for (i = 0; i < changes->nr_undo; i++) {
+		if (changes->undo[i] == undo)
 			return;
 	}
-	if (!tlb_rs_exit.owner) {
-		tlb_rs_exit.owner = getpid();
-		atexit(tlb_rs_undo_all);
-	}
-	if (i == ARRAY_SIZE(tlb_rs_exit.undo))
+	if (i == ARRAY_SIZE(changes->undo))
 		ksft_exit_fail_msg("too much to undo\n");
-	tlb_rs_exit.undo[tlb_rs_exit.nr++] = undo;
+	changes->undo[changes->nr_undo++] = undo;
 }
 
 /*
- * Settings that a test changes for its own time: the old value is restored at
- * exit. If it was one of several choices, it is the one in brackets.
+ * FIXTURE_TEARDOWN_PARENT: a failed assertion ends the child that runs the case, but not the
+ * processes that it has forked. They are in the caller's process group.
  */
-struct tlb_rs_setting {
-	char path[128];
-	char old[64];
-};
+void tlb_rs_tear_down(void)
+{
+	signal(SIGTERM, SIG_IGN);
+	if (getpgrp() == getpid())
+		kill(0, SIGTERM);
+	tlb_rs_undo();
+}
 
-static struct {
-	struct tlb_rs_setting setting[32];
-	size_t nr;
-} tlb_rs_settings;
-
+/*
+ * Settings that a test changes for its own time. If the old value was one of several choices, it
+ * is the one in brackets.
+ */
 static struct tlb_rs_setting *tlb_rs_find_setting(const char *path)
 {
 	size_t i;
 
-	for (i = 0; i < tlb_rs_settings.nr; i++) {
-		if (!strcmp(tlb_rs_settings.setting[i].path, path))
-			return &tlb_rs_settings.setting[i];
+	for (i = 0; i < changes->nr_settings; i++) {
+		if (!strcmp(changes->setting[i].path, path))
+			return &changes->setting[i];
 	}
 	return NULL;
 }
@@ -65,14 +87,17 @@ static struct tlb_rs_setting *tlb_rs_find_setting(const char *path)
 static void tlb_rs_settings_restore(void)
 {
 	/* The last first: one may have had to be made before another could be. */
-	for (size_t i = tlb_rs_settings.nr; i--;)
-		tlb_rs_write_file(tlb_rs_settings.setting[i].path, tlb_rs_settings.setting[i].old);
+	while (changes->nr_settings) {
+		struct tlb_rs_setting *s = &changes->setting[--changes->nr_settings];
+
+		tlb_rs_write_file(s->path, s->old);
+	}
 }
 
 /* For what is written to by other means; false if it cannot be read. */
 bool tlb_rs_keep(const char *path)
 {
-	struct tlb_rs_setting *s = &tlb_rs_settings.setting[tlb_rs_settings.nr];
+	struct tlb_rs_setting *s = &changes->setting[changes->nr_settings];
 	char buf[256];
 	char *p;
 
@@ -80,37 +105,55 @@ bool tlb_rs_keep(const char *path)
 		return true;
 	if (tlb_rs_read_file(path, buf, sizeof(buf)))
 		return false;
-	if (tlb_rs_settings.nr == ARRAY_SIZE(tlb_rs_settings.setting) ||
+	if (changes->nr_settings == ARRAY_SIZE(changes->setting) ||
 	    strlen(path) >= sizeof(s->path))
 		ksft_exit_fail_msg("%s: too many settings\n", path);
 	p = strchr(buf, '[');
 	if (sscanf(p ? p + 1 : buf, "%63[^]\n]", s->old) != 1)
 		return false;
 	snprintf(s->path, sizeof(s->path), "%s", path);
-	tlb_rs_settings.nr++;
+	changes->nr_settings++;
 	tlb_rs_at_exit(tlb_rs_settings_restore);
 	return true;
 }
 
 bool tlb_rs_setting(const char *path, const char *val)
 {
-	size_t nr = tlb_rs_settings.nr;
+	size_t nr = changes->nr_settings;
 
 	if (!tlb_rs_keep(path))
 		return false;
 	if (!tlb_rs_write_file(path, val))
 		return true;
 	/* What cannot be written needs no restoring. */
-	tlb_rs_settings.nr = nr;
+	changes->nr_settings = nr;
 	return false;
 }
 
-/* Earlier than at exit. */
+/* Earlier than at the end. */
 bool tlb_rs_restore(const char *path)
 {
 	struct tlb_rs_setting *s = tlb_rs_find_setting(path);
 
 	return s && !tlb_rs_write_file(path, s->old);
+}
+
+/*
+ * The environment chooses what the harness has no option for: TLB_ROUNDS=4 migrc_stale. NULL if
+ * there is no such variable, or it is empty.
+ */
+const char *tlb_rs_env(const char *name)
+{
+	const char *val = getenv(name);
+
+	return val && *val ? val : NULL;
+}
+
+long tlb_rs_env_number(const char *name, long otherwise, long min, long max)
+{
+	const char *val = tlb_rs_env(name);
+
+	return val ? tlb_rs_number(val, min, max) : otherwise;
 }
 
 static void tlb_rs_cgroup_remove(void)
