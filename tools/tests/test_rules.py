@@ -47,6 +47,9 @@ FILES = {
     "tools/testing/selftests/mm/migrc_stale.c": '{ .name = "reuse", },\n{ "both", run },\nset("x", 1);\n'
                                                 'int main(void)\n',
     "tools/testing/selftests/mm/migrc_stale_ranges.c": '{ "zap", run },\n',
+    "tools/testing/selftests/mm/migrc_file.c":
+        'TEST_F(migrc_file, read)\nTEST_F_TIMEOUT(migrc_file_idle, idle, 9)\nFIXTURE_VARIANT_ADD(migrc_file, ext4) {\n'
+        'TEST_F(other, other)\nint main(void)\n',
     "tools/testing/selftests/mm/migrc_stale_not.c": '{ "x", run },\nint main(void)\n',
     "patches/migrc/0001-x.patch": "--- a/mm/memory.c\n+++ b/mm/memory.c\n"}
 MEMORY = """\
@@ -149,6 +152,10 @@ class Checks(Made):
             self.assertEqual(self.table(old, new), [wrong])
             self.write("verify/rules/migrc.toml", TABLE)
         self.assertEqual(self.table("KUnit: tested", "migrc_stale: zap"), [])
+        # Cases and variants of the harness, of fixtures with the program's name.
+        for old, new in (("stale: zap", "file: read"), ("file: read", "file: idle"), ("file: idle", "file: ext4")):
+            self.assertEqual(self.table(f'"migrc_{old}"', f'"migrc_{new}"'), [])
+        self.assertEqual(self.table('"migrc_file: ext4"', '"migrc_file: other"'), ["reuse: no proof migrc_file: other"])
 
     def test_skip_hook(self):
         self.change("mm/skip.c", '= "range"', '= "other"')

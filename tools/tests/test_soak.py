@@ -100,7 +100,9 @@ class Reading(unittest.TestCase):
                                      (end % "migrc_stress", "x86_64", ["migrc_stress: skipped"]),
                                      ("ok 8 # SKIP stress toggle: not asked for\n", "arm64", []),
                                      ("ok 5 # SKIP stress pageout: no swap\n", "arm64",
-                                      ["skipped: stress pageout: no swap"])):
+                                      ["skipped: stress pageout: no swap"]),
+                                     ("ok 1 hvo_pool.churn # SKIP why\n", "arm64",
+                                      ["skipped: hvo_pool.churn # SKIP why"])):
             with self.subTest(text, arch=arch):
                 self.assertEqual(boot(text + good, arch=arch)["failures"], failures)
 

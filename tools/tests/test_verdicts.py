@@ -105,6 +105,11 @@ class Removed(OfSuite):
         seen, _ = self.removed((self.SECONDARY, "1..2\nok 1 secondary: move\nok 2 # SKIP secondary: pageout\n", 0),
                                (self.TASK, "1..2\nok 1 # SKIP task: enomem-late\nok 2 task: enomem, x\n", 0))
         self.assertEqual(set(seen.values()), {True})
+        # The harness; and a program without such a case.
+        of_hvo = removal("env TLB_SKIP=held hvo_retry -t needed")
+        for said, good in (("1..1\nok 1 hvo_retry.needed\n", True), ("1..1\nok 1 hvo_retry.needed # SKIP 2 CPUs\n", False),
+                           ("1..2\nok 1 hvo_retry.needed.4k # SKIP x\nok 2 hvo_retry.used\n", False), ("1..0\n", False)):
+            self.assertEqual(set(self.removed((of_hvo, said, 0))[0].values()), {good}, said)
         # All of several; the one that was asked for.
         seen, _ = self.removed((self.SECONDARY, "ok 1 # SKIP secondary: move\nok 2 # SKIP secondary: pageout\n", 0),
                                (self.TASK, "1..2\nok 1 task: fork\nok 2 # SKIP task: enomem, without the rule\n", 0))
@@ -119,7 +124,7 @@ class Removed(OfSuite):
 
     def test_report_of_the_kernel(self):
         """The console ends with the report: there is no record of the command."""
-        ours = removal("hvo_pool --case pool --skip ack")
+        ours = removal("env TLB_SKIP=ack hvo_pool -t pool")
         with mock.patch.object(guest, "boot", return_value=booted("1..1\n", splats=["WARNING: " + ours.says[0]])):
             rules = sabotage.Matrix({})
             without_rules.removed(self.suite, rules, "arm64", {}, [ours])
@@ -155,13 +160,15 @@ class Proven(OfSuite):
         self.assertNotIn("herd7 is missing", "\n".join(lines))
 
     def test_programs(self):
-        """How a program names its results: without the prefix of its name."""
-        for test, name in (("tlb_rs_abuse: generation", " abuse: generation"),
-                           ("migrc_stale: halves", " stale: halves"), ("hvo_pool: lock", " hvo: lock"),
-                           ("migrc_bounds: age (arm64)", " bounds: age"),
-                           ("tlb_batch_wait: notifier", " wait: notifier")):
-            suite, ends = sabotage.results(test)
-            self.assertEqual((suite, ends), ("programs", [name]), test)
+        """How a program names its results: as its fixture; or without the mechanism, if it has none."""
+        for test, *good in (("hvo_pool: lock", "arm64 hvo: hvo_pool.lock", "arm64 hvo: hvo_pool_off.lock"),
+                            ("migrc_bounds: age (arm64)", "arm64 x: migrc_bounds.age.4k", "x: migrc_bounds.age", "x: bounds: age")):
+            suite, names = sabotage.results(test)
+            self.assertEqual((suite, names), ("programs", [test.partition(" (")[0]]))
+            for name in good:
+                self.assertTrue(sabotage.is_of(names[0], name), name)
+            for name in ("x: hvo_pool.locks", "x: my_hvo_pool.lock", "x: migrc_bounds.ages", "x: migrc_stale.age", "x: pool: block"):
+                self.assertFalse(sabotage.is_of(names[0], name), name)
         for test in ("migrc_stale: gone", "migrc_gone: x", "migrc_gone", "gone.rs", "pause.rs: gone", "gone-*.litmus"):
             self.assertEqual(sabotage.results(test)[1], [], test)
 
@@ -273,6 +280,17 @@ class A(unittest.TestCase):
             harness.boot(self.suite, "x", "arm64", "checked", "x")
         self.assertEqual(self.suite.skipped, ["arm64 x: a whole program"])
 
+    def test_no_such_case(self):
+        with mock.patch.object(guest, "boot", return_value=booted("TAP version 13\n1..0\n# PASSED: 0 / 0 tests passed.\n")):
+            harness.boot(self.suite, "x", "arm64", "checked", "x")
+        self.assertEqual(self.suite.failed, ["arm64 x: a program has the case that it is asked for"])
+
+    def test_names_of_skipped_cases(self):
+        self.assertEqual(harness.skipped_cases([
+            "ok 1 # SKIP hvo: switch", "ok 2 hvo_pool.race # SKIP needs 2 CPUs", "ok 3 bounds.4k.off # SKIP x",
+            "ok 4 hvo_pool.pool", "not ok 5 hvo_pool.use", "1..0 # SKIP needs root", "1..5"]),
+            ["switch", "race", "off", "needs"])
+
     def test_no_suite_takes_the_others_with_it(self):
         """An error of a tool is one of its suite."""
         def broken(_):
@@ -311,7 +329,7 @@ class A(unittest.TestCase):
 class Matrix(unittest.TestCase):
     """What make matrix makes of a boot."""
     JOB = ("matrix: run: tlb_batch_mark --rounds 5\n{}\nmatrix: {}: tlb_batch_mark --rounds 5\n"
-           "matrix: run: hvo_pool --case pool\n1..0 # SKIP needs it\nmatrix: skipped: hvo_pool --case pool\n")
+           "matrix: run: hvo_pool -t pool\n1..0 # SKIP needs it\nmatrix: skipped: hvo_pool -t pool\n")
     OF_OURS = ("__release_unmapped_folios", "clear_pte_run", "stop_fn", "zone_isolates",
                "release_batch", "unmapped_va_is_open", "put_back_pte_run", "folio_may_stay_locked", "transit_begins",
                "transit_ends", "arm64_resume_cpus", "hvo_hold_next", "stop_fn.llvm.123", "migrc_defer_slow",
@@ -325,7 +343,7 @@ class Matrix(unittest.TestCase):
                                     ("ok 1 # SKIP mark: a\nok 2 mark: b", "passed", False), ("", "passed", False),
                                     ("ok 1 # SK[    9.000000] [  T9] x\nIP mark", "passed", True)):
             self.assertEqual(set(matrix.skipped(self.JOB.format(said, verdict))),
-                             {"hvo_pool --case pool", *(["tlb_batch_mark --rounds 5"] if ours else [])}, said)
+                             {"hvo_pool -t pool", *(["tlb_batch_mark --rounds 5"] if ours else [])}, said)
 
     def test_the_job_says_so(self):
         """The shell functions of the job, with programs that end as they are told."""
@@ -399,11 +417,11 @@ class Matrix(unittest.TestCase):
                     mock.patch.object(guest, "boot", return_value=booted(text)):
                 seconds, cases, failed, skipped = matrix.boot(kernel, "", 0)
         self.assertEqual((seconds, cases, failed, skipped),
-                         (0, 2, ["KUnit suite tlb_batch_main did not pass"], ["hvo_pool --case pool"]))
+                         (0, 2, ["KUnit suite tlb_batch_main did not pass"], ["hvo_pool -t pool"]))
         record = json.loads(json.dumps({"build": 9, "boots": [(1, 2, [], ["a"])], "failed": [],
-                                        "skipped": ["hvo_pool --case pool", "migrc_stale"]}))
+                                        "skipped": ["hvo_pool -t pool", "migrc_stale"]}))
         row, = (line for line in matrix.table({kernel.name: record}) if "arm64-rt" in line)
-        self.assertTrue(row.endswith("| 9 | 1 | 2 | hvo_pool --case pool, migrc_stale | skipped: migrc_stale |"), row)
+        self.assertTrue(row.endswith("| 9 | 1 | 2 | hvo_pool -t pool, migrc_stale | skipped: migrc_stale |"), row)
         self.assertEqual({line.count("|") for line in matrix.table({kernel.name: record})}, {8})
 
     def test_identity(self):

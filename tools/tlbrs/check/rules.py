@@ -220,8 +220,9 @@ def kunit_cases(root=ROOT):
 
 
 def has_case(program, case, root=ROOT):
-    """An entry of the program's table, in any of its sources; without a case, the program."""
-    entry = re.compile(rf'\{{ (?:\.name = )?"{case}",')
+    """A test or a variant of the program's fixtures, or an entry of its table; without a case, the program."""
+    entry = re.compile(rf'\{{ (?:\.name = )?"{case}",|^(?:TEST_F(?:_TIMEOUT)?|FIXTURE_VARIANT_ADD)'
+                       rf'\({program}\w*, {case}\b', re.M)
     files = sources_of(root / PROGRAMS, program)
     return bool(files) if case is None else any(entry.search(file.read_text("utf-8")) for file in files)
 

@@ -123,7 +123,7 @@ round() {
 	renice 3 $$
 	migrc_stress --seconds $((seconds + SLACK)) $toggle & migrc=$!
 	tlb_batch_stress --seconds $((seconds + SLACK)) $toggle & batch=$!
-	hvo_pool --seconds $((seconds + SLACK)) & hvo=$!
+	TLB_SECONDS=$((seconds + SLACK)) hvo_pool -t churn & hvo=$!
 	renice -5 $$
 	migrc_mover --seconds $((seconds + SLACK)) & mover=$!
 	renice 0 $$
@@ -173,7 +173,7 @@ STRESS_ERROR = re.compile(r"^stress-ng: (?:error|warn):.*", re.M)
 POISONED = re.compile(r"Memory failure: .*Sending SIGBUS to stress-ng-madvi:")
 DIED = re.compile(r"^stress-ng: .*\((?:stress-ng-)?([\w-]+)\) terminated on signal: (\d+)", re.M)
 CASE = re.compile(r"^\s*not ok \d+ *-? *(.*)$", re.M)
-SKIPPED = re.compile(r"^\s*ok \d+ # SKIP (.*)$", re.M)
+SKIPPED = re.compile(r"^\s*ok \d+ (?:# SKIP )?((?<=# SKIP ).*|.*# SKIP .*)$", re.M)
 # Every other round is without; nor does the emulator survive it on x86_64, see tlb_rs_patching_is_safe().
 MAY_SKIP = re.compile(r"stress toggle: (?:not asked for|no live patching under x86_64 TCG)$")
 # A thread that had no time, or to which the kernel refused everything: nothing was found wrong.

@@ -241,15 +241,15 @@ def programs(suite):
                       "kunit.enable=0 irqchip.gicv3_pseudo_nmi=1 hvo.strategy=stop_machine",
                       "Fatal exception while the other CPUs wait", "oops")
                 start(hvo_boot, suite)
-                run("hvo, one CPU", "hvo_pool --case pool", mem="4G", smp=1, nodes=1)
-                run("hvo, GICv2", "hvo_pool --case pool", mem="4G", gic=2)
-                run("hvo, pseudo-NMIs", "hvo_pool --case pool && hvo_pool --case readers", mem="4G",
+                run("hvo, one CPU", "hvo_pool -t pool", mem="4G", smp=1, nodes=1)
+                run("hvo, GICv2", "hvo_pool -t pool", mem="4G", gic=2)
+                run("hvo, pseudo-NMIs", "hvo_pool -t pool && hvo_pool -t readers", mem="4G",
                     append="kunit.enable=0 irqchip.gicv3_pseudo_nmi=1")
 
 
 def hvo_panic(suite, name, append, says="hvo_optimize_folios", case="panic"):
     """Who panics while the other CPUs wait has to let them go on, so that they can be stopped; who dies has to panic."""
-    result = boot(suite, name, "arm64", harness.IMAGE, f"hvo_pool --case {case}", want=guest.SPLAT, append=append,
+    result = boot(suite, name, "arm64", harness.IMAGE, f"hvo_pool -t {case}", want=guest.SPLAT, append=append,
                   mem="4G", timeout=900)
     suite.check(f"arm64 {name}: all CPUs were stopped",
                 says in result.console and "stopping secondary CPUs" in result.console and
@@ -259,7 +259,7 @@ def hvo_panic(suite, name, append, says="hvo_optimize_folios", case="panic"):
 # Pages of a pool that the command line asks for: (size in kB, pages, pages of struct pages that each gives back).
 BOOT_POOLS = ((1048576, 2, 4095), (2048, 300, 7))
 HVO_BOOT = "tlbstat --json --once\n" + "".join(
-    f"echo 0 > /sys/kernel/mm/hugepages/hugepages-{kb}kB/nr_hugepages\n" for kb, *_ in BOOT_POOLS) + "tlbstat --json --once\nhvo_pool --case race"
+    f"echo 0 > /sys/kernel/mm/hugepages/hugepages-{kb}kB/nr_hugepages\n" for kb, *_ in BOOT_POOLS) + "tlbstat --json --once\nhvo_pool -t race"
 
 
 def hvo_boot(suite):

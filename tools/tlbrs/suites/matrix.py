@@ -179,8 +179,8 @@ run migrc_file --rounds 2
 run migrc_readmostly
 run migrc_bounds --case limit
 run migrc_bounds --case poison
-run hvo_pool --case pool
-run hvo_pool --case use
+run hvo_pool -t pool
+run hvo_pool -t use
 tlb_batch_stress --seconds 20 --toggle > /tmp/tlb_batch_stress & batch=$!
 migrc_stress --seconds 20 --toggle > /tmp/migrc_stress & migrc=$!
 if [ -e /proc/self/make-it-fail ] && [ -d /sys/devices/system/node/node1 ]; then
@@ -257,6 +257,7 @@ def boot(kernel, append, number):
     cases = [line for line in result.ktap if re.match(r"ok \d", line) and "# SKIP" not in line]
     failed = [splat.strip().splitlines()[0] for splat in result.splats] + result.problems
     failed += [line for line in result.ktap if line.startswith("not ok")]
+    failed += ["no such case"] * ("1..0" in result.ktap)
     failed += absent(result.ktap, kernel_tool.options((image.parent / ".config").read_text(encoding="utf-8")))
     failed += [f"status {result.job_exit}"] * bool(result.job_exit)
     if not failed and (result.exit_status or not cases):

@@ -34,7 +34,7 @@ def pages(suite):
                  meter=True, mem="6G", timeout=600)
             boot(suite, f"hvo, pages of {variant}", "arm64", variant, "hvo_pool", mem="8G", timeout=900)
             # Of 64 KiB: from 16 GiB to 512 MiB, none of which is touched.
-            boot(suite, f"hvo demote, pages of {variant}", "arm64", variant, "hvo_pool --case demote", mem="80G", nodes=1,
+            boot(suite, f"hvo demote, pages of {variant}", "arm64", variant, "hvo_pool -t demote", mem="80G", nodes=1,
                  timeout=900)
 
 
@@ -43,10 +43,10 @@ def hvo(suite):
     if not chosen(suite, "arm64") or not kernel(suite, "arm64", "hvo-on"):
         return
     # The first case finds what the boot has left, and so does not turn anything on.
-    asked(suite, "hvo, on by default", "arm64", "hvo-on", "set -e\nhvo_pool --case race\nhvo_pool", ("switch",), mem="6G",
+    asked(suite, "hvo, on by default", "arm64", "hvo-on", "set -e\nhvo_pool -t race\nhvo_pool", ("switch",), mem="6G",
           timeout=900)
     asked(suite, "hvo, off by parameter", "arm64", "hvo-on", "set -e\n[ $(cat /proc/sys/vm/hugetlb_optimize_vmemmap) = 0 ]\n"
-          "[ $(cat /sys/kernel/debug/hvo/waits) = 0 ]\nhvo_pool --case switch\nhvo_pool --case race", mem="6G",
+          "[ $(cat /sys/kernel/debug/hvo/waits) = 0 ]\nhvo_pool -t switch\nhvo_pool -t race", mem="6G",
           append="kunit.enable=0 hugetlb_free_vmemmap=off", timeout=900)
 
 
@@ -109,7 +109,7 @@ def recipes(suite):
 
 
 # Whatever hvo has by then: on arm64, first without the broadcast of the GIC.
-COMMIT = "[ ! -e /sys/kernel/debug/hvo/verify ] || hvo_pool --case pool --rounds 1"
+COMMIT = "[ ! -e /sys/kernel/debug/hvo/verify ] || TLB_ROUNDS=1 hvo_pool -t pool"
 
 
 def commits(suite):

@@ -36,7 +36,7 @@ class Removal:
     @property
     def case(self):
         """The one that it asks for, or None."""
-        found = re.search(r"--(?:case|act) (\S+)", self.command)
+        found = re.search(r" (?:--case|--act|-t|-v) (\S+)", self.command)
         return found and found[1]
 
     @property
@@ -76,7 +76,7 @@ def reported(rounds, **more):
 
 def hvo(says, append="panic_on_warn=1"):
     """The first report is the one: struct pages that are not what they should be may lead anywhere."""
-    return way("hvo_pool --case CASE --skip SKIP", says=(says,),
+    return way("env TLB_SKIP=SKIP hvo_pool -t CASE", says=(says,),
                boot=options(mem="4G", append=f"kunit.enable=0 {append}"))
 
 
@@ -135,8 +135,8 @@ WAYS = {
     "hvo_pool: race": [hvo("write to read-only memory")],
     "hvo_pool: switch": [hvo("write to read-only memory")],
     "hvo_pool: hotplug": [hvo("changes of entries that others may use")],
-    "hvo_retry: needed": [way("hvo_retry --case CASE --skip SKIP", boot=LARGE_BOOT)],
-    "hvo_pool: duty": [way("hvo_pool --case CASE --skip SKIP", boot=LARGE_BOOT)],
+    "hvo_retry: needed": [way("env TLB_SKIP=SKIP hvo_retry -t CASE", boot=LARGE_BOOT)],
+    "hvo_pool: duty": [way("env TLB_SKIP=SKIP hvo_pool -t CASE", boot=LARGE_BOOT)],
     # stop_machine() has interrupts disabled, so that only pseudo-NMIs stop a CPU.
     "hvo_pool: panic": [hvo("failed to stop secondary CPUs"),
                         hvo("failed to stop secondary CPUs",
@@ -164,7 +164,7 @@ def removals_of(rules):
             arches = tables.ARCHES[rule.mechanism] if test.arches is None else test.arches
             # Of a suite that has to be asked for: none.
             for number, (command, more) in enumerate(ways(test, ",".join(skip)) if arches else ()):
-                words = command.replace("CASE", test.case or "").replace("SKIP", ",".join(skip))
+                words = re.sub(r"\bSKIP\b", ",".join(skip), re.sub(r"\bCASE\b", test.case or "", command))
                 more = {"boot": BOOTS.get(rule.mechanism, ()), **more}
                 found.setdefault((rule.mechanism, test.program, test.case, arches, frozenset(skip), number),
                                  Removal(rule.mechanism, ",".join(skip), words, arches, **more))
@@ -188,12 +188,8 @@ def shown_by(rule):
     return (*rule.proofs, *(test.text for test in rule.tests if not rule.remove))
 
 
-# How a program's results are called, where that is not its name without the mechanism.
-RESULTS = {"hvo_pool": "hvo", "hvo_retry": "hvo"}
-
-
 def results(test):
-    """(the suite that runs a proof or a test, how the names of its results end).
+    """(the suite that runs a proof or a test, the names of its results, see is_of()).
 
     None: the names of the results do not tell. KUnit cases are counted by kunit.py.
     """
@@ -208,8 +204,15 @@ def results(test):
     there = [test] * tables.has_case(program, case or None)
     if not case:
         return None, there
-    name = RESULTS.get(program) or re.sub("^(tlb_batch|tlb_rs|migrc|hvo)_", "", program)
-    return "programs", [f" {name}: {case}"] * len(there)
+    return "programs", [f"{program}: {case}"] * len(there)
+
+
+def is_of(name, result):
+    """Whether a suite calls a result so: "stale: case", or "fixture.variant.case" of a fixture with the program's name."""
+    program, _, case = name.partition(": ")
+    short = re.sub("^(tlb_batch|tlb_rs|migrc|hvo)_", "", program)
+    return result.endswith(name) or \
+        bool(re.search(rf" (?:{short}: {case}|{program}\w*\.(?:\w+\.)?{case}(?:\.\w+)?)$", result))
 
 
 def missing(tests, ran):
@@ -219,15 +222,15 @@ def missing(tests, ran):
     """
     bad = []
     for test in tests:
-        suite, ends = results(test)
-        if not ends:
+        suite, names = results(test)
+        if not names:
             bad.append(f"no {test}")
-        for end in ends if suite in ran else ():
-            passed, failed = (any(name.endswith(end) for name in names) for names in ran[suite][:2])
-            if any(name.startswith(f"{end} # SKIP no herd7") for name in ran[suite][2]):
+        for name in names if suite in ran else ():
+            passed, failed = (any(is_of(name, result) for result in found) for found in ran[suite][:2])
+            if any(result.startswith(f"{name} # SKIP no herd7") for result in ran[suite][2]):
                 bad.append("not run: herd7 is missing")
             elif failed or not passed:
-                bad.append(f"{end.strip()} {'failed' if failed else 'was not run'}")
+                bad.append(f"{name} {'failed' if failed else 'was not run'}")
     return list(dict.fromkeys(bad))
 
 
@@ -272,9 +275,10 @@ def skipped(removal, text):
     One that is skipped beside the case that it asks for, or beside one that was run, is none of this.
     """
     cases = re.findall(r"^(?:not )?ok \d.*", text, re.M)
-    # Of a whole program it is the plan that says so.
-    skips = [line for line in cases if "# SKIP" in line] + re.findall(r"^1\.\.0 # SKIP.*", text, re.M)
-    named = rf"# SKIP \w+:? {re.escape(removal.case or '')}(?![-\w])"
+    # Of a whole program it is the plan that says so, and of one that has no such case.
+    skips = [line for line in cases if "# SKIP" in line] + re.findall(r"^1\.\.0(?: # SKIP.*|\s*$)", text, re.M)
+    case = re.escape(removal.case or "")
+    named = rf"^ok \d+ (?:\w+\.)+{case}(?:\.\w+)? # SKIP|# SKIP \w+:? {case}(?![-\w])"
     own = [line for line in skips if removal.case and re.search(named, line)]
     if not own and (not skips or set(cases) - set(skips)):
         return ""

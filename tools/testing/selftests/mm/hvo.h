@@ -18,7 +18,9 @@ extern long nr_cpus;
 extern unsigned long sizes[MAX_SIZES];
 extern int nr_sizes;
 void read_sizes(void);
-void hvo_set_up(bool debug);
+const char *hvo_missing(bool debug);
+void hvo_set_up(void);
+void hvo_empty_pools(void);
 
 static inline long get(const char *path)
 {
@@ -113,14 +115,23 @@ static inline long spare_pages(unsigned long kb)
 	return optimizable(kb) ? vmemmap_pages(kb) - 1 : 0;
 }
 
-/* For who resizes all pools, and leaves them empty. */
-static inline void hvo_need_empty_pools(void)
+/* The smallest size that gives something back, or 0. */
+static inline unsigned long hvo_small_size(void)
 {
-	if (tlb_rs_pools_in_use())
-		ksft_exit_skip("HugeTLB pools are in use\n");
+	for (int i = 0; i < nr_sizes; i++) {
+		if (optimizable(sizes[i]))
+			return sizes[i];
+	}
+	return 0;
 }
 
-/* Until exit. Where it is on since the boot, nothing else may have to turn it on. */
+/* For a caller of hvo_empty_pools(). */
+static inline const char *hvo_pools_in_use(void)
+{
+	return tlb_rs_pools_in_use() ? "HugeTLB pools are in use" : NULL;
+}
+
+/* Until tlb_rs_undo(). Where it is on since the boot, nothing else may have to turn it on. */
 static inline void hvo_turn_on(void)
 {
 	if (!get(HVO_SWITCH) && !tlb_rs_setting(HVO_SWITCH, "1"))

@@ -182,7 +182,7 @@ int main(int argc, char **argv)
 		{ "help", no_argument, NULL, 'h' },
 		{ },
 	};
-	const char *strategies[MAX_STRATEGIES];
+	const char *strategies[MAX_STRATEGIES], *why;
 	long pages = 4, pairs = 1, before;
 	int c, nr = 0, i, p;
 	char path[128];
@@ -212,9 +212,12 @@ int main(int argc, char **argv)
 	}
 	if (!nr)
 		strategies[nr++] = "auto";
-	hvo_set_up(false);
+	ksft_print_header();
+	why = hvo_missing(false) ?: hvo_pools_in_use();
+	if (why)
+		ksft_exit_skip("%s\n", why);
+	hvo_set_up();
 	hvo_turn_on();
-	hvo_need_empty_pools();
 	for (i = 0; i < nr_sizes; i++) {
 		if (optimizable(sizes[i])) {
 			small = small ?: sizes[i];

@@ -26,20 +26,22 @@
  * race     a reference is taken late to a page that became a tail meanwhile.
  * fail     allocations fail at random: each page is changed completely or not at all.
  *
- * Only if asked for:
+ * Only if -t names them:
  *
  * panic    a CPU panics in a window.
  * oops     a task dies in a window, which has to be a panic.
- *
- * With --seconds, instead: pools of random sizes, by strategies at random, whatever else there is
- * in the memory.
+ * churn    pools of random sizes, by strategies at random, whatever else there is in the memory,
+ *          for TLB_SECONDS.
  *
  * The kernel itself fails these, by a warning, where it sees a translation fault or a stale
- * translation; with --skip it has to.
+ * translation. With TLB_SKIP=HOOK it has to.
  */
 #include "hvo_pool.h"
+#include "tlb_rs_harness.h"
 
-int rounds = 2;
+#define CHURN_MOST_S	1000000
+
+int rounds;
 const char *skip;
 
 /* At most this many, or how many fit of what there is to spare. */
@@ -102,21 +104,11 @@ void readers_end(void)
 		pthread_join(readers[i], NULL);
 }
 
-/* The smallest that gives something back. */
-unsigned long small_size(void)
-{
-	for (int i = 0; i < nr_sizes; i++) {
-		if (optimizable(sizes[i]))
-			return sizes[i];
-	}
-	ksft_exit_skip("no size of HugeTLB pages with two pages of struct pages\n");
-}
-
 /* With pages of 64 KiB it takes one of 16 GiB. */
 static const char *cannot_demote(void)
 {
 	for (int i = 0; i < nr_sizes; i++) {
-		if (sizes[i] > small_size() && some(sizes[i]))
+		if (sizes[i] > hvo_small_size() && some(sizes[i]))
 			return NULL;
 	}
 	return "needs two sizes of pages, and memory for the larger one";
@@ -124,7 +116,7 @@ static const char *cannot_demote(void)
 
 const char *needs_memory(void)
 {
-	return some(small_size()) ? NULL : "needs memory for one page";
+	return some(hvo_small_size()) ? NULL : "needs memory for one page";
 }
 
 const char *needs_injection(void)
@@ -154,109 +146,247 @@ long long stops(void)
 	       tlb_rs_vmstat_read("cpu_pause_fallback");
 }
 
-static const struct {
-	const char *name;
-	bool (*test)(void);
-	const char *(*cannot)(void);	/* why it is skipped, or NULL */
-	bool on_demand;
-	bool is_off;			/* turns it on by itself */
-} cases[] = {
-	{ .name = "switch", .test = test_switch, .cannot = cannot_switch, .is_off = true },
-	{ .name = "pool", .test = test_pool },
-	{ .name = "demote", .test = test_demote, .cannot = cannot_demote },
-	{ .name = "use", .test = test_use, .cannot = needs_memory },
-	{ .name = "defaults", .test = test_defaults },
-	{ .name = "surplus", .test = test_surplus, .cannot = needs_memory },
-	{ .name = "contig", .test = test_contig, .cannot = cannot_demote },
-	{ .name = "duty", .test = test_duty, .cannot = cannot_crowd },
-	{ .name = "readers", .test = test_readers, .cannot = needs_injection },
-	{ .name = "deaf", .test = test_deaf, .cannot = needs_two_cpus },
-	{ .name = "lock", .test = test_lock, .cannot = needs_three_cpus },
-	{ .name = "stop", .test = test_stop },
-	{ .name = "irqs", .test = test_irqs, .cannot = cannot_interrupt },
-	{ .name = "hotplug", .test = test_hotplug, .cannot = cannot_hotplug },
-	{ .name = "race", .test = test_race, .cannot = needs_two_cpus },
-	{ .name = "fail", .test = test_fail, .cannot = cannot_fail },
-	{ .name = "offline", .test = test_offline, .cannot = cannot_offline },
-	{ .name = "poison", .test = test_poison, .cannot = cannot_poison },
-	{ .name = "panic", .test = test_panic, .cannot = needs_injection, .on_demand = true },
-	{ .name = "oops", .test = test_oops, .cannot = needs_two_cpus, .on_demand = true },
+static void set_up(void)
+{
+	tlb_rs_undo();
+	hvo_set_up();
+	tlb_rs_keep(HVO_DEBUG "stall_us");
+	tlb_rs_keep(HVO_DEBUG "deaf_cpu");
+	rounds = tlb_rs_env_number("TLB_ROUNDS", 2, 1, 1000);
+	skip = tlb_rs_env("TLB_SKIP");
+	if (skip && !tlb_rs_setting(HVO_DEBUG "skip_hook", skip))
+		ksft_exit_fail_msg("no hook %s\n", skip);
+}
+
+/* The case turns it on by itself. */
+FIXTURE(hvo_pool_off) {
 };
 
-static bool is_chosen(unsigned int i, const char *only)
+FIXTURE_SETUP(hvo_pool_off)
 {
-	if (only)
-		return !strcmp(only, cases[i].name);
-	return !cases[i].on_demand;
+	set_up();
+	tlb_rs_at_exit(hvo_empty_pools);
+}
+
+FIXTURE_TEARDOWN_PARENT(hvo_pool_off)
+{
+	tlb_rs_tear_down();
+}
+
+TEST_F_TIMEOUT(hvo_pool_off, switch, TLB_RS_TIMEOUT_S)
+{
+	const char *why = cannot_switch();
+
+	if (why)
+		SKIP(return, "%s", why);
+	EXPECT_TRUE(test_switch());
+}
+
+FIXTURE(hvo_pool) {
+};
+
+FIXTURE_SETUP(hvo_pool)
+{
+	set_up();
+	tlb_rs_at_exit(hvo_empty_pools);
+	hvo_turn_on();
+}
+
+FIXTURE_TEARDOWN_PARENT(hvo_pool)
+{
+	tlb_rs_tear_down();
+}
+
+TEST_F_TIMEOUT(hvo_pool, pool, TLB_RS_TIMEOUT_S)
+{
+	EXPECT_TRUE(test_pool());
+}
+
+TEST_F_TIMEOUT(hvo_pool, demote, TLB_RS_TIMEOUT_S)
+{
+	const char *why = cannot_demote();
+
+	if (why)
+		SKIP(return, "%s", why);
+	EXPECT_TRUE(test_demote());
+}
+
+TEST_F_TIMEOUT(hvo_pool, use, TLB_RS_TIMEOUT_S)
+{
+	const char *why = needs_memory();
+
+	if (why)
+		SKIP(return, "%s", why);
+	EXPECT_TRUE(test_use());
+}
+
+TEST_F_TIMEOUT(hvo_pool, defaults, TLB_RS_TIMEOUT_S)
+{
+	EXPECT_TRUE(test_defaults());
+}
+
+TEST_F_TIMEOUT(hvo_pool, surplus, TLB_RS_TIMEOUT_S)
+{
+	const char *why = needs_memory();
+
+	if (why)
+		SKIP(return, "%s", why);
+	EXPECT_TRUE(test_surplus());
+}
+
+TEST_F_TIMEOUT(hvo_pool, contig, TLB_RS_TIMEOUT_S)
+{
+	const char *why = cannot_demote();
+
+	if (why)
+		SKIP(return, "%s", why);
+	EXPECT_TRUE(test_contig());
+}
+
+TEST_F_TIMEOUT(hvo_pool, duty, TLB_RS_TIMEOUT_S)
+{
+	const char *why = cannot_crowd();
+
+	if (why)
+		SKIP(return, "%s", why);
+	EXPECT_TRUE(test_duty());
+}
+
+TEST_F_TIMEOUT(hvo_pool, readers, TLB_RS_TIMEOUT_S)
+{
+	const char *why = needs_injection();
+
+	if (why)
+		SKIP(return, "%s", why);
+	EXPECT_TRUE(test_readers());
+}
+
+TEST_F_TIMEOUT(hvo_pool, deaf, TLB_RS_TIMEOUT_S)
+{
+	const char *why = needs_two_cpus();
+
+	if (why)
+		SKIP(return, "%s", why);
+	EXPECT_TRUE(test_deaf());
+}
+
+TEST_F_TIMEOUT(hvo_pool, lock, TLB_RS_TIMEOUT_S)
+{
+	const char *why = needs_three_cpus();
+
+	if (why)
+		SKIP(return, "%s", why);
+	EXPECT_TRUE(test_lock());
+}
+
+TEST_F_TIMEOUT(hvo_pool, stop, TLB_RS_TIMEOUT_S)
+{
+	EXPECT_TRUE(test_stop());
+}
+
+TEST_F_TIMEOUT(hvo_pool, irqs, TLB_RS_TIMEOUT_S)
+{
+	const char *why = cannot_interrupt();
+
+	if (why)
+		SKIP(return, "%s", why);
+	EXPECT_TRUE(test_irqs());
+}
+
+TEST_F_TIMEOUT(hvo_pool, hotplug, TLB_RS_TIMEOUT_S)
+{
+	const char *why = cannot_hotplug();
+
+	if (why)
+		SKIP(return, "%s", why);
+	EXPECT_TRUE(test_hotplug());
+}
+
+TEST_F_TIMEOUT(hvo_pool, race, TLB_RS_TIMEOUT_S)
+{
+	const char *why = needs_two_cpus();
+
+	if (why)
+		SKIP(return, "%s", why);
+	EXPECT_TRUE(test_race());
+}
+
+TEST_F_TIMEOUT(hvo_pool, fail, TLB_RS_TIMEOUT_S)
+{
+	const char *why = cannot_fail();
+
+	if (why)
+		SKIP(return, "%s", why);
+	EXPECT_TRUE(test_fail());
+}
+
+TEST_F_TIMEOUT(hvo_pool, offline, TLB_RS_TIMEOUT_S)
+{
+	const char *why = cannot_offline();
+
+	if (why)
+		SKIP(return, "%s", why);
+	EXPECT_TRUE(test_offline());
+}
+
+TEST_F_TIMEOUT(hvo_pool, poison, TLB_RS_TIMEOUT_S)
+{
+	const char *why = cannot_poison();
+
+	if (why)
+		SKIP(return, "%s", why);
+	EXPECT_TRUE(test_poison());
+}
+
+/* Those of this fixture have to be named. */
+FIXTURE(hvo_pool_on_demand) {
+};
+
+FIXTURE_SETUP(hvo_pool_on_demand)
+{
+	set_up();
+	hvo_turn_on();
+}
+
+FIXTURE_TEARDOWN_PARENT(hvo_pool_on_demand)
+{
+	tlb_rs_tear_down();
+}
+
+TEST_F_TIMEOUT(hvo_pool_on_demand, panic, TLB_RS_TIMEOUT_S)
+{
+	const char *why = needs_injection();
+
+	if (why)
+		SKIP(return, "%s", why);
+	EXPECT_TRUE(test_panic());
+}
+
+TEST_F_TIMEOUT(hvo_pool_on_demand, oops, TLB_RS_TIMEOUT_S)
+{
+	const char *why = needs_two_cpus();
+
+	if (why)
+		SKIP(return, "%s", why);
+	EXPECT_TRUE(test_oops());
+}
+
+TEST_F_TIMEOUT(hvo_pool_on_demand, churn, CHURN_MOST_S + TLB_RS_TIMEOUT_S)
+{
+	long seconds = tlb_rs_env_number("TLB_SECONDS", 0, 1, CHURN_MOST_S);
+
+	if (!seconds)
+		SKIP(return, "for how many TLB_SECONDS?");
+	EXPECT_TRUE(test_churn(seconds));
 }
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "case", required_argument, NULL, 'c' },
-		{ "rounds", required_argument, NULL, 'r' },
-		{ "seconds", required_argument, NULL, 't' },
-		{ "skip", required_argument, NULL, 's' },
-		{ "help", no_argument, NULL, 'h' },
-		{ },
-	};
-	const char *only = NULL;
-	unsigned int i, planned = 0;
-	int c, seconds = 0;
+	const char *why = hvo_missing(true);
 
-	while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-		switch (c) {
-		case 'c':
-			only = optarg;
-			break;
-		case 'r':
-			rounds = tlb_rs_number(optarg, 1, 1000);
-			break;
-		case 't':
-			seconds = tlb_rs_number(optarg, 1, 1000000);
-			break;
-		case 's':
-			skip = optarg;
-			break;
-		default:
-			printf("usage: %s [--case NAME] [--rounds N] [--seconds N] [--skip HOOK]\n",
-			       argv[0]);
-			return c == 'h' ? 0 : KSFT_FAIL;
-		}
-	}
-	hvo_set_up(true);
-	tlb_rs_keep(HVO_DEBUG "stall_us");
-	tlb_rs_keep(HVO_DEBUG "deaf_cpu");
-	if (skip && !tlb_rs_setting(HVO_DEBUG "skip_hook", skip))
-		ksft_exit_fail_msg("no hook %s\n", skip);
-
-	if (seconds) {
-		hvo_turn_on();
-		ksft_set_plan(1);
-		ksft_test_result(test_churn(seconds), "hvo: churn\n");
-		ksft_finished();
-	}
-	hvo_need_empty_pools();
-	for (i = 0; i < ARRAY_SIZE(cases); i++)
-		planned += is_chosen(i, only);
-	if (!planned)
-		ksft_exit_fail_msg("no case '%s'\n", only);
-	ksft_set_plan(planned);
-	for (i = 0; i < ARRAY_SIZE(cases); i++) {
-		const char *why = NULL;
-
-		if (!is_chosen(i, only))
-			continue;
-		if (!cases[i].is_off)
-			hvo_turn_on();
-		if (cases[i].cannot)
-			why = cases[i].cannot();
-		if (why) {
-			ksft_print_msg("%s: %s\n", cases[i].name, why);
-			ksft_test_result_skip("hvo: %s\n", cases[i].name);
-		} else {
-			ksft_test_result(cases[i].test(), "hvo: %s\n", cases[i].name);
-		}
-	}
-	ksft_finished();
+	/* Only churn does without. */
+	if (!why && !tlb_rs_env("TLB_SECONDS"))
+		why = hvo_pools_in_use();
+	tlb_rs_skip_all(why);
+	return tlb_rs_run_without("hvo_pool_on_demand", argc, argv);
 }

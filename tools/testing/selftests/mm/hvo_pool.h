@@ -4,7 +4,6 @@
 #define _HVO_POOL_H
 
 #define _GNU_SOURCE
-#include <getopt.h>
 #include <linux/futex.h>
 #include <signal.h>
 #include <stdint.h>
@@ -31,7 +30,6 @@ long some(unsigned long kb);
 bool verify(long shared);
 void readers_begin(void);
 void readers_end(void);
-unsigned long small_size(void);
 const char *needs_memory(void);
 const char *needs_injection(void);
 const char *needs_two_cpus(void);

@@ -29,7 +29,7 @@ const char *cannot_offline(void)
 
 bool test_offline(void)
 {
-	unsigned long kb = small_size();
+	unsigned long kb = hvo_small_size();
 	long before = memmap(), nr = resize(kb, few(kb, 8)), restored = stat_of("restore"), pfn;
 	bool ok = nr > 0 && before - memmap() == nr * spare_pages(kb);
 

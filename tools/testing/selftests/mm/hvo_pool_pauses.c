@@ -36,7 +36,7 @@ bool test_duty(void)
 
 	set_num(HVO_PARAM "duty_pct", DUTY_PCT);
 	for (int i = 0; i < DUTY_TASKS; i++)
-		tasks[i] = duty_task(i % nr_cpus, small_size());
+		tasks[i] = duty_task(i % nr_cpus, hvo_small_size());
 	/* No rest will have come after the last one: let it be one of many. */
 	for (int i = 0; i < 10 && tlb_rs_vmstat_read("cpu_pause") - pauses < 3 * DUTY_TASKS; i++)
 		tlb_rs_sleep_us(DUTY_MS * 1000);
@@ -48,7 +48,7 @@ bool test_duty(void)
 	percent = 100.0 * stopped / (tlb_rs_now_ns() - begin);
 	pauses = tlb_rs_vmstat_read("cpu_pause") - pauses;
 	set_num(HVO_PARAM "duty_pct", 100);
-	resize(small_size(), 0);
+	resize(hvo_small_size(), 0);
 
 	ksft_print_msg("%lld pauses of %d tasks, %.1f %% of the time\n", pauses, DUTY_TASKS,
 		       percent);
@@ -81,7 +81,7 @@ bool test_readers(void)
 
 bool test_deaf(void)
 {
-	unsigned long kb = small_size();
+	unsigned long kb = hvo_small_size();
 	long cancelled = stat_of("cancelled"), stopped = stat_of("stop_machine");
 	long timeout = get(HVO_PARAM "ack_timeout_us");
 	bool ok;
@@ -144,7 +144,7 @@ static bool pools_beside_lock(unsigned long kb, __u64 *slowest)
 
 bool test_lock(void)
 {
-	unsigned long kb = small_size();
+	unsigned long kb = hvo_small_size();
 	long cancelled = stat_of("cancelled"), pauses = stat_of("optimize");
 	char cmdline[4096];
 	__u64 slowest = 0;
@@ -167,7 +167,7 @@ bool test_lock(void)
 
 bool test_stop(void)
 {
-	unsigned long kb = small_size();
+	unsigned long kb = hvo_small_size();
 	long stopped = stat_of("stop_machine"), before = memmap(), want = few(kb, 16);
 	bool ok;
 
@@ -215,7 +215,7 @@ static void *hotplug(void *arg)
 
 bool test_hotplug(void)
 {
-	unsigned long kb = small_size();
+	unsigned long kb = hvo_small_size();
 	long before = memmap(), busy = stat_of("busy"), want = few(kb, 2);
 	long warned = get("/sys/kernel/warn_count");
 	pthread_t thread;
@@ -252,7 +252,7 @@ static void *late_reference(void *arg)
 
 bool test_race(void)
 {
-	unsigned long kb = small_size();
+	unsigned long kb = hvo_small_size();
 	long before = memmap(), nr, pfn;
 	bool done = false, ok = true;
 	int armed = 0;
@@ -313,7 +313,7 @@ static void *load(void *arg)
 bool test_switch(void)
 {
 	pthread_t thread, threads[64];
-	unsigned long kb = small_size();
+	unsigned long kb = hvo_small_size();
 	long before = memmap(), nr, began = 0, ended;
 	bool done = false, ok;
 	__u64 ns;
@@ -372,7 +372,7 @@ bool test_irqs(void)
 	long backtraces = irqs_of("CPU backtrace interrupts"), shown = 0;
 	long irqs = irqs_of("CPU pause interrupts");
 	long pauses = tlb_rs_vmstat_read("cpu_pause");
-	unsigned long kb = small_size();
+	unsigned long kb = hvo_small_size();
 	bool ok = irqs >= 0 && backtraces >= 0;
 
 	resize(kb, few(kb, 16));
@@ -402,7 +402,7 @@ bool test_panic(void)
 	tlb_rs_restore(HVO_PARAM "strategy");
 	set("/proc/sys/kernel/panic_on_oops", "1");
 	set_num(HVO_DEBUG "stall_us", UINT32_MAX);
-	resize(small_size(), 1);
+	resize(hvo_small_size(), 1);
 	return false;
 }
 
@@ -416,7 +416,7 @@ bool test_oops(void)
 	set_num(HVO_DEBUG "stall_us", UINT32_MAX);
 	pid = fork();
 	if (!pid) {
-		resize(small_size(), 1);
+		resize(hvo_small_size(), 1);
 		_exit(0);
 	}
 	waitpid(pid, NULL, 0);

@@ -65,7 +65,7 @@ bool test_pool(void)
 bool test_demote(void)
 {
 	long nr = 0, before, small, each, pauses, demoted = stat_of("demote");
-	unsigned long from = 0, to = small_size();
+	unsigned long from = 0, to = hvo_small_size();
 	char path[128];
 	bool ok;
 
@@ -228,7 +228,7 @@ bool test_defaults(void)
 
 bool test_surplus(void)
 {
-	unsigned long kb = small_size();
+	unsigned long kb = hvo_small_size();
 	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | __builtin_ctzl(kb * 1024) << 26;
 	long before = memmap(), nr = few(kb, SURPLUS);
 	long long stopped = stops();
@@ -260,7 +260,7 @@ bool test_surplus(void)
 static void *free_small(void *arg)
 {
 	tlb_rs_pin_cpu(nr_cpus - 1);
-	return resize(small_size(), 0) ? NULL : arg;
+	return resize(hvo_small_size(), 0) ? NULL : arg;
 }
 
 /*
@@ -271,7 +271,7 @@ static bool contig_by_default(void)
 {
 	__u64 end = tlb_rs_now_ns() + CONTIG_MS * 1000000ULL, slowest = 0;
 	long before = memmap(), got = 0, freed = 0;
-	unsigned long kb = small_size();
+	unsigned long kb = hvo_small_size();
 	bool ok = true;
 
 	do {
@@ -341,7 +341,7 @@ bool test_fail(void)
 		{ "interval", "1" }, { "verbose", "0" }, { "task-filter", "Y" },
 		{ "probability", "10" },
 	};
-	unsigned long kb = small_size();
+	unsigned long kb = hvo_small_size();
 	long before = memmap(), want = few(kb, 64), nr, failed = 0;
 	char path[128];
 	bool ok = true;

@@ -5,19 +5,18 @@
  *
  * free    all pages of a pool are free.
  * used    some are in use: they are optimised after they were freed, and not before.
+ * off     hvo.retry_s is 0, and then a short time again, while it waits for a long one.
  * needed  processes need the pages while the worker has taken them out of the pool: each
  *         waits for it, and gets what it has reserved.
  *
- * off     hvo.retry_s is 0, and then a short time again, while it waits for a long one.
- *
  * The pool grows while vm.hugetlb_optimize_vmemmap is off, as where pages could not be
- * optimised for want of memory. --skip HOOK removes a rule, and then the case has to fail.
+ * optimised for want of memory. TLB_SKIP=HOOK removes a rule, and then each case has to fail.
  */
 #define _GNU_SOURCE
-#include <getopt.h>
 #include <sys/wait.h>
 
 #include "hvo.h"
+#include "tlb_rs_harness.h"
 
 /* Every page that is free is optimised after a minute. */
 #define SOON_NS		(60 * 1000000000ULL)
@@ -212,68 +211,67 @@ static bool test_needed(void)
 	return !resize(kb, 0) && memmap() == before && ok;
 }
 
-static const struct {
-	const char *name;
-	bool (*test)(void);
-	bool injects;
-} cases[] = {
-	{ .name = "free", .test = test_free },
-	{ .name = "used", .test = test_used },
-	{ .name = "off", .test = test_off },
-	{ .name = "needed", .test = test_needed, .injects = true },
+FIXTURE(hvo_retry) {
+	bool works;	/* with its rule */
 };
+
+FIXTURE_SETUP(hvo_retry)
+{
+	const char *skip = tlb_rs_env("TLB_SKIP");
+
+	tlb_rs_undo();
+	hvo_set_up();
+	tlb_rs_restore(HVO_PARAM "retry_s");
+	tlb_rs_keep(HVO_SWITCH);
+	tlb_rs_keep(HVO_DEBUG "deaf_cpu");
+	tlb_rs_at_exit(hvo_empty_pools);
+	self->works = !skip;
+	if (skip)
+		ASSERT_TRUE(tlb_rs_setting(HVO_DEBUG "skip_hook", skip));
+}
+
+FIXTURE_TEARDOWN_PARENT(hvo_retry)
+{
+	tlb_rs_tear_down();
+}
+
+TEST_F_TIMEOUT(hvo_retry, free, TLB_RS_TIMEOUT_S)
+{
+	EXPECT_EQ(self->works, test_free());
+}
+
+TEST_F_TIMEOUT(hvo_retry, used, TLB_RS_TIMEOUT_S)
+{
+	EXPECT_EQ(self->works, test_used());
+}
+
+TEST_F_TIMEOUT(hvo_retry, off, TLB_RS_TIMEOUT_S)
+{
+	EXPECT_EQ(self->works, test_off());
+}
+
+TEST_F_TIMEOUT(hvo_retry, needed, TLB_RS_TIMEOUT_S)
+{
+	if (nr_cpus < 2 || access(HVO_DEBUG "deaf_cpu", W_OK))
+		SKIP(return, "needs 2 CPUs and CONFIG_TLB_RS_FAULT_INJECTION");
+	EXPECT_EQ(self->works, test_needed());
+}
+
+static const char *missing(void)
+{
+	const char *why = hvo_missing(true) ?: hvo_pools_in_use();
+
+	if (why)
+		return why;
+	if (!get(HVO_PARAM "retry_s"))
+		return "hvo.retry_s is 0";
+	kb = hvo_small_size();
+	return tlb_rs_meminfo_kb(MEMINFO, "MemFree") < 2 * PAGES * (long)kb ?
+	       "needs more free memory" : NULL;
+}
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "case", required_argument, NULL, 'c' },
-		{ "skip", required_argument, NULL, 's' },
-		{ "help", no_argument, NULL, 'h' },
-		{ },
-	};
-	const char *only = NULL, *skip = NULL;
-	int c, planned = 0;
-
-	while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-		switch (c) {
-		case 'c':
-			only = optarg;
-			break;
-		case 's':
-			skip = optarg;
-			break;
-		default:
-			printf("usage: %s [--case NAME] [--skip HOOK]\n", argv[0]);
-			return c == 'h' ? 0 : KSFT_FAIL;
-		}
-	}
-	hvo_set_up(true);
-	tlb_rs_restore(HVO_PARAM "retry_s");
-	if (!get(HVO_PARAM "retry_s"))
-		ksft_exit_skip("hvo.retry_s is 0\n");
-	hvo_need_empty_pools();
-	for (int i = 0; i < nr_sizes && !kb; i++) {
-		if (optimizable(sizes[i]))
-			kb = sizes[i];
-	}
-	if (tlb_rs_meminfo_kb("/proc/meminfo", "MemFree") < 2 * PAGES * (long)kb)
-		ksft_exit_skip("needs %lu MB of free memory\n", 2 * PAGES * kb / 1024);
-	tlb_rs_keep(HVO_SWITCH);
-	tlb_rs_keep(HVO_DEBUG "deaf_cpu");
-	if (skip && !tlb_rs_setting(HVO_DEBUG "skip_hook", skip))
-		ksft_exit_fail_msg("no hook %s\n", skip);
-	for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
-		planned += !only || !strcmp(only, cases[i].name);
-	if (!planned)
-		ksft_exit_fail_msg("no case '%s'\n", only);
-	ksft_set_plan(planned);
-	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-		if (only && strcmp(only, cases[i].name))
-			continue;
-		if (cases[i].injects && (nr_cpus < 2 || access(HVO_DEBUG "deaf_cpu", W_OK)))
-			ksft_test_result_skip("hvo: %s\n", cases[i].name);
-		else
-			ksft_test_result(cases[i].test() == !skip, "hvo: %s\n", cases[i].name);
-	}
-	ksft_finished();
+	tlb_rs_skip_all(missing());
+	return test_harness_run(argc, argv);
 }

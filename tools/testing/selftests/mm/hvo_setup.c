@@ -26,19 +26,26 @@ void read_sizes(void)
 		closedir(dir);
 }
 
-/* Skips, or sets parameters until exit. @debug: needs what is in HVO_DEBUG beside the counters. */
-void hvo_set_up(bool debug)
+/* Why HVO cannot be tested, or NULL. @debug: with what is in HVO_DEBUG beside the counters. */
+const char *hvo_missing(bool debug)
 {
 	psize = sysconf(_SC_PAGESIZE);
 	nr_cpus = sysconf(_SC_NPROCESSORS_ONLN);
 	read_sizes();
+	if (access(HVO_DEBUG "stats", R_OK))
+		return "needs CONFIG_HUGETLB_VMEMMAP_PAUSE";
+	if (debug && access(HVO_DEBUG "verify", R_OK))
+		return "needs CONFIG_HVO_DEBUG";
+	if (!hvo_small_size())
+		return "no size of HugeTLB pages with two pages of struct pages";
+	return NULL;
+}
+
+/* Sets parameters until tlb_rs_undo(). */
+void hvo_set_up(void)
+{
 	/* Not where a CPU is deaf, or comes and goes. */
 	tlb_rs_pin_cpu(0);
-	ksft_print_header();
-	if (access(HVO_DEBUG "stats", R_OK))
-		ksft_exit_skip("needs CONFIG_HUGETLB_VMEMMAP_PAUSE\n");
-	if (debug && access(HVO_DEBUG "verify", R_OK))
-		ksft_exit_skip("needs CONFIG_HVO_DEBUG\n");
 	/* An emulated CPU may not run for many milliseconds. */
 	if (!tlb_rs_setting(HVO_PARAM "strategy", "auto") ||
 	    !tlb_rs_setting(HVO_PARAM "ack_timeout_us", "200000") ||
@@ -48,4 +55,11 @@ void hvo_set_up(bool debug)
 	    !tlb_rs_setting(HVO_PARAM "retry_s", "0") ||
 	    !tlb_rs_keep(HVO_PARAM "retries"))
 		ksft_exit_fail_msg("HVO cannot be set up\n");
+}
+
+/* For tlb_rs_at_exit(): a case that failed may have left pages in pools that were empty. */
+void hvo_empty_pools(void)
+{
+	for (int i = 0; i < nr_sizes; i++)
+		resize(sizes[i], 0);
 }
