@@ -9,52 +9,83 @@
  * the parent undoes what a child that was killed has left.
  */
 static struct tlb_rs_changes {
-	pid_t owner;		/* the program itself */
-	void (*undo[16])(void);	/* each once */
+	void (*undo[16])(void);	/* each once; NULL: the settings */
 	size_t nr_undo;
 	struct tlb_rs_setting {
 		char path[128];
 		char old[64];
 	} setting[32];
 	size_t nr_settings;
-} *changes;
+} *changes;	/* of the program itself, and of all others: its cases, one after another */
 
-/* Undoes all changes, the last first. */
+static pid_t program;
+
+static struct tlb_rs_changes *tlb_rs_changes(void)
+{
+	return &changes[getpid() != program];
+}
+
+static void tlb_rs_settings_restore(struct tlb_rs_changes *c)
+{
+	/* The last first: one may have had to be made before another could be. */
+	while (c->nr_settings) {
+		struct tlb_rs_setting *s = &c->setting[--c->nr_settings];
+
+		tlb_rs_write_file(s->path, s->old);
+	}
+}
+
+/* The last change first. */
+static void tlb_rs_undo_all(struct tlb_rs_changes *c)
+{
+	while (c->nr_undo) {
+		void (*undo)(void) = c->undo[--c->nr_undo];
+
+		if (undo)
+			undo();
+		else
+			tlb_rs_settings_restore(c);
+	}
+}
+
+/* Undoes what a case has changed, but not what the program has changed for all of them. */
 void tlb_rs_undo(void)
 {
-	while (changes->nr_undo)
-		changes->undo[--changes->nr_undo]();
+	tlb_rs_undo_all(&changes[1]);
 }
 
 /* A forked child that calls exit() must not undo what its parent still needs. */
 static void tlb_rs_undo_at_exit(void)
 {
-	if (getpid() == changes->owner)
-		tlb_rs_undo();
+	if (getpid() != program)
+		return;
+	tlb_rs_undo();
+	tlb_rs_undo_all(&changes[0]);
 }
 
 static void __attribute__((constructor)) tlb_rs_share_changes(void)
 {
-	changes = mmap(NULL, sizeof(*changes), PROT_READ | PROT_WRITE,
+	changes = mmap(NULL, 2 * sizeof(*changes), PROT_READ | PROT_WRITE,
 		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (changes == MAP_FAILED)
 		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
-	changes->owner = getpid();
+	program = getpid();
 	atexit(tlb_rs_undo_at_exit);
 }
 
-/* @undo is called by tlb_rs_undo(), or when the program ends. */
+/* @undo is called when the case ends, or the program if it has called this itself. */
 void tlb_rs_at_exit(void (*undo)(void))
 {
+	struct tlb_rs_changes *c = tlb_rs_changes();
 	size_t i;
 
-	for (i = 0; i < changes->nr_undo; i++) {
-		if (changes->undo[i] == undo)
+	for (i = 0; i < c->nr_undo; i++) {
+		if (c->undo[i] == undo)
 			return;
 	}
-	if (i == ARRAY_SIZE(changes->undo))
+	if (i == ARRAY_SIZE(c->undo))
 		ksft_exit_fail_msg("too much to undo\n");
-	changes->undo[changes->nr_undo++] = undo;
+	c->undo[c->nr_undo++] = undo;
 }
 
 /*
@@ -75,29 +106,21 @@ void tlb_rs_tear_down(void)
  */
 static struct tlb_rs_setting *tlb_rs_find_setting(const char *path)
 {
+	struct tlb_rs_changes *c = tlb_rs_changes();
 	size_t i;
 
-	for (i = 0; i < changes->nr_settings; i++) {
-		if (!strcmp(changes->setting[i].path, path))
-			return &changes->setting[i];
+	for (i = 0; i < c->nr_settings; i++) {
+		if (!strcmp(c->setting[i].path, path))
+			return &c->setting[i];
 	}
 	return NULL;
-}
-
-static void tlb_rs_settings_restore(void)
-{
-	/* The last first: one may have had to be made before another could be. */
-	while (changes->nr_settings) {
-		struct tlb_rs_setting *s = &changes->setting[--changes->nr_settings];
-
-		tlb_rs_write_file(s->path, s->old);
-	}
 }
 
 /* For what is written to by other means; false if it cannot be read. */
 bool tlb_rs_keep(const char *path)
 {
-	struct tlb_rs_setting *s = &changes->setting[changes->nr_settings];
+	struct tlb_rs_changes *c = tlb_rs_changes();
+	struct tlb_rs_setting *s = &c->setting[c->nr_settings];
 	char buf[256];
 	char *p;
 
@@ -105,28 +128,28 @@ bool tlb_rs_keep(const char *path)
 		return true;
 	if (tlb_rs_read_file(path, buf, sizeof(buf)))
 		return false;
-	if (changes->nr_settings == ARRAY_SIZE(changes->setting) ||
-	    strlen(path) >= sizeof(s->path))
+	if (c->nr_settings == ARRAY_SIZE(c->setting) || strlen(path) >= sizeof(s->path))
 		ksft_exit_fail_msg("%s: too many settings\n", path);
 	p = strchr(buf, '[');
 	if (sscanf(p ? p + 1 : buf, "%63[^]\n]", s->old) != 1)
 		return false;
 	snprintf(s->path, sizeof(s->path), "%s", path);
-	changes->nr_settings++;
-	tlb_rs_at_exit(tlb_rs_settings_restore);
+	c->nr_settings++;
+	tlb_rs_at_exit(NULL);
 	return true;
 }
 
 bool tlb_rs_setting(const char *path, const char *val)
 {
-	size_t nr = changes->nr_settings;
+	struct tlb_rs_changes *c = tlb_rs_changes();
+	size_t nr = c->nr_settings;
 
 	if (!tlb_rs_keep(path))
 		return false;
 	if (!tlb_rs_write_file(path, val))
 		return true;
 	/* What cannot be written needs no restoring. */
-	changes->nr_settings = nr;
+	c->nr_settings = nr;
 	return false;
 }
 
