@@ -81,7 +81,7 @@ tlb_batch_stale_litmus --rounds 50 --expect-none
 """
 HAZARDS = """
 echo 1 > /proc/sys/vm/tlb_batch
-tlb_batch_mark --rounds 20 --expect-none
+TLB_ROUNDS=20 tlb_batch_mark
 tlb_batch_putback
 echo 0 > /proc/sys/vm/tlb_batch
 tlb_batch_putback

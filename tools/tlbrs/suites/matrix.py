@@ -170,7 +170,7 @@ failed() {
 }
 run tlb_batch_thp_split --dir /mnt --thps 2
 run tlb_batch_move_bench --pages 512
-run tlb_batch_mark --rounds 5 --expect-none
+TLB_ROUNDS=5 run tlb_batch_mark
 run tlb_batch_stale_litmus --rounds 50 --expect-none
 run tlb_batch_refault --act file --dir /mnt --rounds 5 --expect-none
 run tlb_batch_task

@@ -92,7 +92,7 @@ WAYS = {
     "tlb_batch_move_bench": [way("sh -c 'echo SKIP > /sys/kernel/debug/tlb_batch/skip_hook; "
                                  "tlb_batch_move_bench --pages 128 --readers 2 --touch'",
                                  oracle=True, boot=options(oracle=True))],
-    "tlb_batch_mark": [way("tlb_batch_mark --rounds 20 --skip SKIP --expect-stale 5")],
+    "tlb_batch_mark": [way("env TLB_ROUNDS=20 TLB_SKIP=SKIP TLB_EXPECT=5 tlb_batch_mark")],
     "tlb_batch_putback": [way("tlb_batch_putback --skip SKIP --expect-missing")],
     "tlb_batch_exit": [way("tlb_batch_exit --rounds 6 --skip SKIP", uaf=True, says=("tlb_batch_flush_slow",), boot=())],
     "tlb_batch_wait": [way("tlb_batch_wait --rounds 3 --skip SKIP --expect-long")],

@@ -26,9 +26,7 @@
  * can hold them, and nothing is issued (or delayed) for them.
  */
 #define _GNU_SOURCE
-#include <getopt.h>
-
-#include "tlb_rs.h"
+#include "tlb_rs_harness.h"
 
 #define NR_PAGES	256
 
@@ -139,109 +137,83 @@ static bool one_round(__u64 round, long delay_us)
 	return in_time;
 }
 
-static void help(const char *prog)
+FIXTURE(tlb_batch_mark) {
+	const char *skip;
+	long rounds;
+	long delay_us;
+	__u64 least_stale;
+	__u64 most_stale;
+};
+
+FIXTURE_SETUP(tlb_batch_mark)
 {
-	printf("usage: %s [option]...\n"
-	       "  [--rounds N] [--delay US] [--skip HOOK] [--expect-none | --expect-stale MIN]\n",
-	       prog);
+	tlb_rs_undo();
+	self->skip = tlb_rs_skip();
+	self->rounds = tlb_rs_env_number("TLB_ROUNDS", 50, 1, 1000000);
+	self->delay_us = tlb_rs_env_number("TLB_DELAY", 100000, 1, 1000000);
+	self->least_stale = tlb_rs_env_number("TLB_EXPECT", 0, 0, 1000000);
+	self->most_stale = self->least_stale ? self->rounds : 0;
+	if (tlb_rs_hook_removed(self->skip) && !tlb_rs_skip_hooks(self->skip))
+		SKIP(return, "hook '%s' cannot be removed on this kernel", self->skip);
+	tlb_rs_quiet();
 }
 
-int main(int argc, char **argv)
+FIXTURE_TEARDOWN_PARENT(tlb_batch_mark)
 {
-	static const struct option options[] = {
-		{ "rounds", required_argument, NULL, 'n' },
-		{ "delay", required_argument, NULL, 'd' },
-		{ "skip", required_argument, NULL, 's' },
-		{ "expect-stale", required_argument, NULL, 'e' },
-		{ "expect-none", no_argument, NULL, '0' },
-		{ "help", no_argument, NULL, 'h' },
-		{ }
-	};
-	long rounds = 50, delay_us = 100000, want_stale = 0, late = 0;
-	const char *skip = "none";
-	int opt, on = 0;
+	tlb_rs_tear_down();
+}
+
+TEST_F_TIMEOUT(tlb_batch_mark, dontneed, TLB_RS_TIMEOUT_S)
+{
+	long late = 0, round;
 	pthread_t id;
-	__u64 round;
-	char buf[32];
-
-	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "n:d:s:e:0h", options, NULL)) != -1) {
-		switch (opt) {
-		case 'n':
-			rounds = tlb_rs_number(optarg, 1, 1000000);
-			break;
-		case 'd':
-			delay_us = tlb_rs_number(optarg, 1, 1000000);
-			break;
-		case 's':
-			skip = optarg;
-			break;
-		case 'e':
-			want_stale = tlb_rs_number(optarg, 1, 1000000);
-			break;
-		case '0':
-			want_stale = 0;
-			break;
-		case 'h':
-			help(argv[0]);
-			return 0;
-		default:
-			help(argv[0]);
-			return KSFT_FAIL;
-		}
-	}
-
-	psize = getpagesize();
-	if (tlb_rs_nr_cpus() < 3)
-		ksft_exit_skip("needs three CPUs\n");
-	if ((tlb_rs_memory_nodes() & 3) != 3)
-		ksft_exit_skip("needs memory on nodes 0 and 1\n");
-	if (tlb_rs_read_file(TLB_BATCH_DELAY, buf, sizeof(buf)))
-		ksft_exit_skip("no fault injection: %s is absent\n", TLB_BATCH_DELAY);
-	if (!tlb_batch_get(&on) || on <= 0)
-		ksft_exit_skip("the window is only as wide with vm.tlb_batch = 1\n");
-	if (tlb_rs_hook_removed(skip) && !tlb_rs_skip_hooks(skip))
-		ksft_exit_skip("hook '%s' cannot be removed on this kernel\n", skip);
-	tlb_rs_quiet();
 
 	base = tlb_rs_mmap(NR_PAGES * psize, SZ_2M);
 	madvise(base, NR_PAGES * psize, MADV_NOHUGEPAGE);
 	memset(base, 0, NR_PAGES * psize);
 	/* Not where a write to /proc/self/mem has its data in its own buffer. */
 	page_p = (__u64 *)(base + (NR_PAGES - 1) * psize + psize / 2);
-	if (mprotect(base, (NR_PAGES - 1) * psize, PROT_NONE))
-		ksft_exit_fail_msg("mprotect: %s\n", strerror(errno));
+	ASSERT_EQ(0, mprotect(base, (NR_PAGES - 1) * psize, PROT_NONE));
 	mem = tlb_rs_open("/proc/self/mem", O_RDWR);
 	sh = (struct shared *)tlb_rs_mmap(sizeof(*sh), psize);
 	sh->ack = ~0ULL;
 	tlb_rs_pin_cpu(2);
-	if (pthread_create(&id, NULL, reader, NULL))
-		ksft_exit_fail_msg("cannot start the reader\n");
+	ASSERT_EQ(0, pthread_create(&id, NULL, reader, NULL));
 	while (__atomic_load_n(&sh->ack, __ATOMIC_ACQUIRE))
 		;
 
-	ksft_set_plan(1);
-	for (round = 1; round <= (__u64)rounds; round++)
-		late += !one_round(round, delay_us);
+	for (round = 1; round <= self->rounds; round++)
+		late += !one_round(round, self->delay_us);
 	__atomic_store_n(&sh->stop, true, __ATOMIC_RELAXED);
 	pthread_join(id, NULL);
-	tlb_rs_delay_none();
-	if (tlb_rs_hook_removed(skip))
-		tlb_rs_skip_none();
 
 	printf("{\"test\":\"mark\",\"tlb_batch\":%s,\"skip\":\"%s\",\"rounds\":%ld,",
-	       tlb_batch_json(), skip, rounds);
+	       tlb_batch_json(), self->skip, self->rounds);
 	printf("\"late\":%ld,\"stale\":%llu}\n", late, sh->stale);
 	/* Rounds outside the window prove nothing. */
-	if (late > rounds / 2)
-		ksft_test_result_fail("mark: %ld of %ld rounds missed the window\n",
-				      late, rounds);
-	else if (want_stale)
-		ksft_test_result(sh->stale >= (__u64)want_stale,
-				 "mark: %llu of %ld rounds stale, at least %ld expected\n",
-				 sh->stale, rounds, want_stale);
-	else
-		ksft_test_result(!sh->stale, "mark: %llu of %ld rounds stale, none expected\n",
-				 sh->stale, rounds);
-	ksft_finished();
+	EXPECT_GE(self->rounds / 2, late);
+	EXPECT_LE(self->least_stale, sh->stale);
+	EXPECT_GE(self->most_stale, sh->stale);
+}
+
+static const char *missing(void)
+{
+	int on = 0;
+
+	if (tlb_rs_nr_cpus() < 3)
+		return "needs three CPUs";
+	if ((tlb_rs_memory_nodes() & 3) != 3)
+		return "needs memory on nodes 0 and 1";
+	if (access(TLB_BATCH_DELAY, R_OK))
+		return "no fault injection: " TLB_BATCH_DELAY " is absent";
+	if (!tlb_batch_get(&on) || on <= 0)
+		return "the window is only as wide with vm.tlb_batch = 1";
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	psize = getpagesize();
+	tlb_rs_skip_all(missing());
+	return test_harness_run(argc, argv);
 }

@@ -119,6 +119,14 @@ static inline int tlb_rs_repeats(int pairs)
 	return pairs ? 2 * pairs : 1;
 }
 
+/* The hooks that the environment wants removed. */
+const char *tlb_rs_env(const char *name);
+
+static inline const char *tlb_rs_skip(void)
+{
+	return tlb_rs_env("TLB_SKIP") ?: "none";
+}
+
 static inline bool tlb_rs_hook_removed(const char *hook)
 {
 	return strcmp(hook, "none") != 0;
@@ -136,7 +144,6 @@ void tlb_rs_tear_down(void);
 bool tlb_rs_keep(const char *path);
 bool tlb_rs_setting(const char *path, const char *val);
 bool tlb_rs_restore(const char *path);
-const char *tlb_rs_env(const char *name);
 long tlb_rs_env_number(const char *name, long otherwise, long min, long max);
 bool tlb_rs_cgroup(void);
 void tlb_rs_cgroup_enter(void);
