@@ -102,7 +102,7 @@ class Removed(OfSuite):
 
     def test_skipped_beside_it(self):
         """One of several cases, or another than the one that was asked for."""
-        seen, _ = self.removed((self.SECONDARY, "1..2\nok 1 secondary: move\nok 2 # SKIP secondary: pageout\n", 0),
+        seen, _ = self.removed((self.SECONDARY, "1..2\nok 1 tlb_batch_secondary.move.flushed\nok 2 tlb_batch_secondary.pageout.flushed # SKIP needs swap\n", 0),
                                (self.TASK, "1..2\nok 1 # SKIP task: enomem-late\nok 2 task: enomem, x\n", 0))
         self.assertEqual(set(seen.values()), {True})
         # The harness; and a program without such a case.
@@ -111,7 +111,7 @@ class Removed(OfSuite):
                            ("1..2\nok 1 hvo_retry.needed.4k # SKIP x\nok 2 hvo_retry.used\n", False), ("1..0\n", False)):
             self.assertEqual(set(self.removed((of_hvo, said, 0))[0].values()), {good}, said)
         # All of several; the one that was asked for.
-        seen, _ = self.removed((self.SECONDARY, "ok 1 # SKIP secondary: move\nok 2 # SKIP secondary: pageout\n", 0),
+        seen, _ = self.removed((self.SECONDARY, "ok 1 tlb_batch_secondary.move.flushed # SKIP x\nok 2 tlb_batch_secondary.pageout.flushed # SKIP y\n", 0),
                                (self.TASK, "1..2\nok 1 task: fork\nok 2 # SKIP task: enomem, without the rule\n", 0))
         self.assertEqual(set(seen.values()), {False})
 

@@ -16,9 +16,7 @@
  * its page was freed. Without the flush (skip_hook "flush") both are the case.
  */
 #define _GNU_SOURCE
-#include <getopt.h>
-
-#include "tlb_rs.h"
+#include "tlb_rs_harness.h"
 
 #define NR_PAGES	128
 #define SECONDARY	DEBUGFS "tlb_batch/secondary"
@@ -74,42 +72,77 @@ static void act_pageout(long round)
 	madvise(base, len, MADV_PAGEOUT);
 }
 
-static const struct act {
+FIXTURE(tlb_batch_secondary) {
+	const char *skip;
+	long rounds;
+	long want_violations;	/* 0: none */
+};
+
+FIXTURE_VARIANT(tlb_batch_secondary) {
 	const char *name;
 	void (*act)(long round);
 	int advice;
+	bool nodes;
 	bool swap;
-} acts[] = {
-	{ "move", act_move, 0, false },
-	{ "pageout", act_pageout, 0, true },
-	{ "lazyfree", act_pageout, MADV_FREE, false },
 };
 
-static int run(const struct act *act, long rounds, const char *skip, long want_violations)
+FIXTURE_VARIANT_ADD(tlb_batch_secondary, move) {
+	.name = "move", .act = act_move, .nodes = true,
+};
+
+FIXTURE_VARIANT_ADD(tlb_batch_secondary, pageout) {
+	.name = "pageout", .act = act_pageout, .swap = true,
+};
+
+FIXTURE_VARIANT_ADD(tlb_batch_secondary, lazyfree) {
+	.name = "lazyfree", .act = act_pageout, .advice = MADV_FREE,
+};
+
+FIXTURE_SETUP(tlb_batch_secondary)
+{
+	tlb_rs_undo();
+	self->skip = tlb_rs_skip();
+	self->rounds = tlb_rs_env_number("TLB_ROUNDS", 10, 1, 1000000);
+	self->want_violations = tlb_rs_env_number("TLB_EXPECT", 0, 0, 1000000);
+	if (tlb_rs_hook_removed(self->skip) && !tlb_rs_skip_hooks(self->skip))
+		SKIP(return, "hook '%s' cannot be removed on this kernel", self->skip);
+	tlb_rs_skip_none();
+	if (variant->nodes && (tlb_rs_memory_nodes() & 3) != 3)
+		SKIP(return, "needs memory on nodes 0 and 1");
+	if (variant->swap && !tlb_rs_has_swap())
+		SKIP(return, "needs swap");
+	tlb_rs_quiet();
+	tlb_rs_pin_cpu(0);
+	fd = tlb_rs_open(SECONDARY, O_RDWR);
+	base = tlb_rs_mmap(len, SZ_2M);
+	madvise(base, len, MADV_NOHUGEPAGE);
+	if ((tlb_rs_memory_nodes() & 3) == 3)
+		tlb_rs_bind_node(base, len, 0);
+	/* Begins to count, after what another process has left. */
+	secondary_fill();
+}
+
+FIXTURE_TEARDOWN_PARENT(tlb_batch_secondary)
+{
+	tlb_rs_tear_down();
+}
+
+TEST_F_TIMEOUT(tlb_batch_secondary, flushed, TLB_RS_TIMEOUT_S)
 {
 	long round, filled = 0, left = 0, replaced = 0, violations, invalidations;
 	struct secondary s, before;
 	__u64 pfns[NR_PAGES];
 	size_t i;
 
-	if (act->act == act_move && (tlb_rs_memory_nodes() & 3) != 3) {
-		ksft_print_msg("needs memory on nodes 0 and 1\n");
-		return KSFT_SKIP;
-	}
-	if (act->swap && !tlb_rs_has_swap()) {
-		ksft_print_msg("needs swap\n");
-		return KSFT_SKIP;
-	}
-
 	secondary_read(&before);
-	for (round = 0; round < rounds; round++) {
+	for (round = 0; round < self->rounds; round++) {
 		struct tlb_rs_readers readers;
 
-		if (act->act != act_move || !round)
+		if (!variant->nodes || !round)
 			memset(base, round + 1, len);
 		tlb_rs_drain_pages();
-		if (act->advice)
-			madvise(base, len, act->advice);
+		if (variant->advice)
+			madvise(base, len, variant->advice);
 		/* x86_64: only an mm that is used on other CPUs has its flushes batched. */
 		tlb_rs_readers_start(&readers, 1, false, base, len);
 		for (i = 0; i < NR_PAGES; i++)
@@ -118,12 +151,12 @@ static int run(const struct act *act, long rounds, const char *skip, long want_v
 		secondary_read(&s);
 		filled += s.translations;
 
-		if (tlb_rs_hook_removed(skip))
-			tlb_rs_skip_hooks(skip);
-		act->act(round);
+		if (tlb_rs_hook_removed(self->skip))
+			tlb_rs_skip_hooks(self->skip);
+		variant->act(round);
 		secondary_read(&s);
 		left += s.translations;
-		if (tlb_rs_hook_removed(skip))
+		if (tlb_rs_hook_removed(self->skip))
 			tlb_rs_skip_none();
 
 		for (i = 0; i < NR_PAGES; i++)
@@ -137,88 +170,30 @@ static int run(const struct act *act, long rounds, const char *skip, long want_v
 	invalidations = s.invalidations - before.invalidations;
 
 	printf("{\"test\":\"secondary\",\"act\":\"%s\",\"tlb_batch\":%s,\"skip\":\"%s\",",
-	       act->name, tlb_batch_json(), skip);
-	printf("\"rounds\":%ld,\"filled\":%ld,\"replaced\":%ld,\"left\":%ld,", rounds, filled,
-	       replaced, left);
+	       variant->name, tlb_batch_json(), self->skip);
+	printf("\"rounds\":%ld,\"filled\":%ld,\"replaced\":%ld,\"left\":%ld,", self->rounds,
+	       filled, replaced, left);
 	printf("\"invalidations\":%ld,\"violations\":%ld}\n", invalidations, violations);
-	if (filled < rounds * NR_PAGES * 9 / 10 || replaced < rounds * NR_PAGES / 2) {
-		ksft_print_msg("%ld translations, %ld pages replaced\n", filled, replaced);
-		return KSFT_FAIL;
+	EXPECT_LE(self->rounds * NR_PAGES * 9 / 10, filled);
+	EXPECT_LE(self->rounds * NR_PAGES / 2, replaced);
+	if (self->want_violations) {
+		EXPECT_LE(self->want_violations, violations);
+	} else {
+		EXPECT_EQ(0, violations);
+		EXPECT_EQ(0, left);
 	}
-	if (want_violations)
-		return violations >= want_violations ? KSFT_PASS : KSFT_FAIL;
-	return violations || left ? KSFT_FAIL : KSFT_PASS;
-}
-
-static void help(const char *prog)
-{
-	printf("usage: %s [option]...\n"
-	       "  [--rounds N] [--skip HOOK] [--expect-none | --expect-violations MIN]\n",
-	       prog);
 }
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "rounds", required_argument, NULL, 'n' },
-		{ "skip", required_argument, NULL, 's' },
-		{ "expect-violations", required_argument, NULL, 'e' },
-		{ "expect-none", no_argument, NULL, '0' },
-		{ "help", no_argument, NULL, 'h' },
-		{ }
-	};
-	long rounds = 10, want = 0;
-	const char *skip = "none";
-	size_t i;
-	int opt;
+	const char *why = NULL;
 
-	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "n:s:e:0h", options, NULL)) != -1) {
-		switch (opt) {
-		case 'n':
-			rounds = tlb_rs_number(optarg, 1, 1000000);
-			break;
-		case 's':
-			skip = optarg;
-			break;
-		case 'e':
-			want = tlb_rs_number(optarg, 1, 1000000);
-			break;
-		case '0':
-			want = 0;
-			break;
-		case 'h':
-			help(argv[0]);
-			return 0;
-		default:
-			help(argv[0]);
-			return KSFT_FAIL;
-		}
-	}
-
-	if (tlb_rs_nr_cpus() < 2)
-		ksft_exit_skip("needs two CPUs\n");
-	fd = open(SECONDARY, O_RDWR | O_CLOEXEC);
-	if (fd < 0)
-		ksft_exit_skip("no model of a secondary TLB: %s is absent\n", SECONDARY);
-	if (tlb_rs_hook_removed(skip) && !tlb_rs_skip_hooks(skip))
-		ksft_exit_skip("hook '%s' cannot be removed on this kernel\n", skip);
-	tlb_rs_skip_none();
-	tlb_rs_quiet();
-	tlb_rs_pin_cpu(0);
 	psize = getpagesize();
 	len = NR_PAGES * psize;
-	base = tlb_rs_mmap(len, SZ_2M);
-	madvise(base, len, MADV_NOHUGEPAGE);
-	if ((tlb_rs_memory_nodes() & 3) == 3)
-		tlb_rs_bind_node(base, len, 0);
-	/* The first one begins to count, after what another program has left. */
-	secondary_fill();
-
-	ksft_set_plan(ARRAY_SIZE(acts));
-	for (i = 0; i < ARRAY_SIZE(acts); i++)
-		ksft_test_result_report(run(&acts[i], rounds, skip, want), "secondary: %s\n",
-					acts[i].name);
-	close(fd);
-	ksft_finished();
+	if (tlb_rs_nr_cpus() < 2)
+		why = "needs two CPUs";
+	else if (access(SECONDARY, R_OK | W_OK))
+		why = "no model of a secondary TLB: " SECONDARY " is absent";
+	tlb_rs_skip_all(why);
+	return test_harness_run(argc, argv);
 }
