@@ -98,7 +98,7 @@ run tlb_batch_refault --act poison --rounds 20 --expect-none
 run tlb_batch_refault --act table --dir /mnt --delay 200000 --rounds 8 --expect-none
 run tlb_batch_collapse --dir /mnt
 run tlb_batch_task
-run tlb_batch_dirty --rounds 30 --expect-none
+TLB_ROUNDS=30 run tlb_batch_dirty
 TLB_ROUNDS=4 run tlb_batch_secondary
 run tlb_batch_zeropage
 """

@@ -85,9 +85,9 @@ TABLE = "tlb_batch_refault --act CASE --dir /mnt --delay 200000 --rounds 8 --ski
 WAYS = {
     "tlb_batch_stale_litmus": [way("tlb_batch_stale_litmus --rounds 200 --skip SKIP --expect-stale 100", own=True)],
     "tlb_batch_secondary": [way("env TLB_ROUNDS=4 TLB_SKIP=SKIP TLB_EXPECT=100 tlb_batch_secondary")],
-    "tlb_batch_dirty": [way("tlb_batch_dirty --rounds 30 --skip SKIP --expect-lost 1000")],
+    "tlb_batch_dirty": [way("env TLB_ROUNDS=30 TLB_SKIP=SKIP TLB_EXPECT=1000 tlb_batch_dirty")],
     # One thread emulates all CPUs: without the delay no writer ran before the flush at the end in 1 of 8 runs.
-    "tlb_batch_dirty [dirty]": [way("tlb_batch_dirty --rounds 30 --delay 5000 --skip SKIP --expect-lost 1000",
+    "tlb_batch_dirty [dirty]": [way("env TLB_ROUNDS=30 TLB_DELAY=5000 TLB_SKIP=SKIP TLB_EXPECT=1000 tlb_batch_dirty",
                                     own=True)],
     "tlb_batch_move_bench": [way("sh -c 'echo SKIP > /sys/kernel/debug/tlb_batch/skip_hook; "
                                  "tlb_batch_move_bench --pages 128 --readers 2 --touch'",

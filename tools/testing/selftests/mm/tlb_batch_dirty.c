@@ -22,9 +22,7 @@
  * MADV_COLD, which finds the mm marked.
  */
 #define _GNU_SOURCE
-#include <getopt.h>
-
-#include "tlb_rs.h"
+#include "tlb_rs_harness.h"
 
 #define NR_PAGES	31
 #define NR_OTHERS	(4 * NR_PAGES)
@@ -35,6 +33,7 @@
 
 static char *base;
 static size_t psize;
+static int nr_writers;
 static bool stop;
 
 static struct writer {
@@ -81,67 +80,42 @@ static void wait_for_writers(int nr)
 	}
 }
 
-static void help(const char *prog)
+FIXTURE(tlb_batch_dirty) {
+	const char *skip;
+	long rounds;
+	long long least_lost;
+	long long most_wrong;
+};
+
+FIXTURE_SETUP(tlb_batch_dirty)
 {
-	printf("usage: %s [option]...\n"
-	       "  [--rounds N] [--delay US] [--skip HOOK] [--expect-none | --expect-lost MIN]\n",
-	       prog);
-}
+	long delay_us = tlb_rs_env_number("TLB_DELAY", 0, 0, 1000000);
 
-int main(int argc, char **argv)
-{
-	static const struct option options[] = {
-		{ "rounds", required_argument, NULL, 'n' },
-		{ "delay", required_argument, NULL, 'd' },
-		{ "skip", required_argument, NULL, 's' },
-		{ "expect-lost", required_argument, NULL, 'e' },
-		{ "expect-none", no_argument, NULL, '0' },
-		{ "help", no_argument, NULL, 'h' },
-		{ }
-	};
-	long rounds = 50, delay_us = 0, want_lost = 0, round;
-	long long swapped, wrong = 0, lost = 0, more = 0;
-	const char *skip = "none";
-	int nr_writers, opt, i, j;
-	char *others;
-
-	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "n:d:s:e:0h", options, NULL)) != -1) {
-		switch (opt) {
-		case 'n':
-			rounds = tlb_rs_number(optarg, 1, 1000000);
-			break;
-		case 'd':
-			delay_us = tlb_rs_number(optarg, 0, 1000000);
-			break;
-		case 's':
-			skip = optarg;
-			break;
-		case 'e':
-			want_lost = tlb_rs_number(optarg, 1, 1000000);
-			break;
-		case '0':
-			want_lost = 0;
-			break;
-		case 'h':
-			help(argv[0]);
-			return 0;
-		default:
-			help(argv[0]);
-			return KSFT_FAIL;
-		}
-	}
-
-	psize = getpagesize();
-	nr_writers = tlb_rs_nr_cpus() - 1;
-	if (nr_writers > MAX_WRITERS)
-		nr_writers = MAX_WRITERS;
-	if (nr_writers < 1)
-		ksft_exit_skip("needs two CPUs\n");
-	if (!tlb_rs_has_swap())
-		ksft_exit_skip("needs swap\n");
+	tlb_rs_undo();
+	self->skip = tlb_rs_skip();
+	self->rounds = tlb_rs_env_number("TLB_ROUNDS", 50, 1, 1000000);
+	self->least_lost = tlb_rs_env_number("TLB_EXPECT", 0, 0, 1000000);
+	self->most_wrong = self->least_lost ? NR_PAGES * MAX_WRITERS : 0;
+	if (tlb_rs_hook_removed(self->skip) && !tlb_rs_skip_hooks(self->skip))
+		SKIP(return, "hook '%s' cannot be removed on this kernel", self->skip);
+	if (delay_us && !tlb_rs_delay(TLB_BATCH_FLUSH_DELAY, delay_us))
+		SKIP(return, "no fault injection: %s is absent", TLB_BATCH_FLUSH_DELAY);
 	tlb_rs_quiet();
 	tlb_rs_no_zswap();
+	tlb_rs_pin_cpu(0);
+}
+
+FIXTURE_TEARDOWN_PARENT(tlb_batch_dirty)
+{
+	tlb_rs_tear_down();
+}
+
+TEST_F_TIMEOUT(tlb_batch_dirty, pageout, TLB_RS_TIMEOUT_S)
+{
+	long long swapped, wrong = 0, lost = 0, more = 0;
+	char *others;
+	long round;
+	int i, j;
 
 	base = tlb_rs_mmap(NR_PAGES * psize, SZ_2M);
 	madvise(base, NR_PAGES * psize, MADV_NOHUGEPAGE);
@@ -149,40 +123,28 @@ int main(int argc, char **argv)
 	tlb_rs_fill(base, NR_PAGES * psize, 1);
 	others = tlb_rs_mmap(NR_OTHERS * psize, SZ_2M);
 	madvise(others, NR_OTHERS * psize, MADV_NOHUGEPAGE);
-	tlb_rs_pin_cpu(0);
-	if (tlb_rs_hook_removed(skip) && !tlb_rs_skip_hooks(skip))
-		ksft_exit_skip("hook '%s' cannot be removed on this kernel\n", skip);
-	if (delay_us && !tlb_rs_delay(TLB_BATCH_FLUSH_DELAY, delay_us))
-		ksft_exit_skip("no fault injection: %s is absent\n", TLB_BATCH_FLUSH_DELAY);
 	for (i = 0; i < nr_writers; i++) {
 		writers[i].nr = i;
 		for (j = 0; j < NR_PAGES; j++)
 			*counter(j, i) = 0;
-		if (pthread_create(&writers[i].thread, NULL, writer_thread, &writers[i]))
-			ksft_exit_fail_msg("cannot start a writer\n");
+		ASSERT_EQ(0, pthread_create(&writers[i].thread, NULL, writer_thread, &writers[i]));
 	}
 
-	ksft_set_plan(1);
 	swapped = tlb_rs_vmstat_read("pswpout");
-	for (round = 0; round < rounds; round++) {
+	for (round = 0; round < self->rounds; round++) {
 		wait_for_writers(nr_writers);
 		tlb_rs_drain_pages();
-		if (madvise(base, NR_PAGES * psize, MADV_PAGEOUT))
-			ksft_exit_fail_msg("MADV_PAGEOUT: %s\n", strerror(errno));
+		ASSERT_EQ(0, madvise(base, NR_PAGES * psize, MADV_PAGEOUT));
 		for (i = 0; i < NR_OTHERS; i++)
 			others[i * psize] = 1;
 		wait_for_writers(nr_writers);
-		if (madvise(base, NR_PAGES * psize, MADV_COLD))
-			ksft_exit_fail_msg("MADV_COLD: %s\n", strerror(errno));
+		ASSERT_EQ(0, madvise(base, NR_PAGES * psize, MADV_COLD));
 		madvise(others, NR_OTHERS * psize, MADV_DONTNEED);
 	}
 	swapped = tlb_rs_vmstat_read("pswpout") - swapped;
 	__atomic_store_n(&stop, true, __ATOMIC_RELAXED);
 	for (i = 0; i < nr_writers; i++)
 		pthread_join(writers[i].thread, NULL);
-	tlb_rs_delay_none();
-	if (tlb_rs_hook_removed(skip))
-		tlb_rs_skip_none();
 
 	for (i = 0; i < NR_PAGES; i++) {
 		for (j = 0; j < nr_writers; j++) {
@@ -197,18 +159,27 @@ int main(int argc, char **argv)
 	}
 
 	printf("{\"test\":\"dirty\",\"tlb_batch\":%s,\"skip\":\"%s\",\"rounds\":%ld,",
-	       tlb_batch_json(), skip, rounds);
+	       tlb_batch_json(), self->skip, self->rounds);
 	printf("\"pages_swapped\":%lld,\"counters\":%d,", swapped, NR_PAGES * nr_writers);
 	printf("\"wrong\":%lld,\"lost\":%lld,\"more\":%lld}\n", wrong, lost, more);
 	/* A page that a writer is just getting back cannot be reclaimed. */
-	if (swapped < rounds * NR_PAGES / 8)
-		ksft_test_result_fail("dirty: only %lld pages went to swap\n", swapped);
-	else if (want_lost)
-		ksft_test_result(lost >= want_lost,
-				 "dirty: %lld increments lost, at least %ld expected\n",
-				 lost, want_lost);
-	else
-		ksft_test_result(!wrong, "dirty: %lld of %d counters wrong, none expected\n",
-				 wrong, NR_PAGES * nr_writers);
-	ksft_finished();
+	EXPECT_LE(self->rounds * NR_PAGES / 8, swapped);
+	EXPECT_LE(self->least_lost, lost);
+	EXPECT_GE(self->most_wrong, wrong);
+}
+
+int main(int argc, char **argv)
+{
+	const char *why = NULL;
+
+	psize = getpagesize();
+	nr_writers = tlb_rs_nr_cpus() - 1;
+	if (nr_writers > MAX_WRITERS)
+		nr_writers = MAX_WRITERS;
+	if (nr_writers < 1)
+		why = "needs two CPUs";
+	else if (!tlb_rs_has_swap())
+		why = "needs swap";
+	tlb_rs_skip_all(why);
+	return test_harness_run(argc, argv);
 }
