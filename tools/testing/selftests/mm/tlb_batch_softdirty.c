@@ -12,9 +12,7 @@
  * runs), or all.
  */
 #define _GNU_SOURCE
-#include <getopt.h>
-
-#include "tlb_rs.h"
+#include "tlb_rs_harness.h"
 
 #define NR_FOLIOS	32
 #define FOLIO_PAGES	16
@@ -25,9 +23,9 @@
 static size_t psize;
 static size_t len;
 
-enum pattern { NONE, ONE, ALL, NR_PATTERNS };
+enum pattern { NONE, ONE, ALL };
 
-static const char * const pattern_name[NR_PATTERNS] = { "none", "one", "all" };
+static const char * const pattern_name[] = { "none", "one", "all" };
 
 static bool is_written(enum pattern pattern, size_t page)
 {
@@ -149,48 +147,70 @@ static int run(const char *name, size_t (*act)(char *base), enum pattern pattern
 	return KSFT_PASS;
 }
 
-static void help(const char *prog)
+FIXTURE(tlb_batch_softdirty) {
+};
+
+FIXTURE_VARIANT(tlb_batch_softdirty) {
+	enum pattern written;
+};
+
+FIXTURE_VARIANT_ADD(tlb_batch_softdirty, none) {
+	.written = NONE,
+};
+
+FIXTURE_VARIANT_ADD(tlb_batch_softdirty, one) {
+	.written = ONE,
+};
+
+FIXTURE_VARIANT_ADD(tlb_batch_softdirty, all) {
+	.written = ALL,
+};
+
+FIXTURE_SETUP(tlb_batch_softdirty)
 {
-	printf("usage: %s\n", prog);
+	tlb_rs_undo();
+	if (!tlb_rs_setting(THP_SYSFS "hugepages-64kB/enabled", "always") ||
+	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "never"))
+		SKIP(return, "no 64 KiB anonymous folios");
+	tlb_rs_pin_cpu(0);
+	tlb_rs_quiet();
+}
+
+FIXTURE_TEARDOWN_PARENT(tlb_batch_softdirty)
+{
+	tlb_rs_tear_down();
+}
+
+TEST_F_TIMEOUT(tlb_batch_softdirty, migrate, TLB_RS_TIMEOUT_S)
+{
+	if ((tlb_rs_memory_nodes() & 3) != 3)
+		SKIP(return, "needs memory on nodes 0 and 1");
+	EXPECT_EQ(KSFT_PASS, run("migrate", act_migrate, variant->written));
+}
+
+TEST_F_TIMEOUT(tlb_batch_softdirty, swap, TLB_RS_TIMEOUT_S)
+{
+	if (!tlb_rs_has_swap())
+		SKIP(return, "needs swap");
+	EXPECT_EQ(KSFT_PASS, run("swap", act_swap, variant->written));
+}
+
+static const char *missing(void)
+{
+	psize = getpagesize();
+	len = NR_PAGES * psize;
+	if (psize != 4096)
+		return "needs 4 KiB pages";
+	if (tlb_rs_nr_cpus() < 2)
+		return "needs two CPUs";
+	if (!has_soft_dirty())
+		return "no soft-dirty bits (CONFIG_MEM_SOFT_DIRTY)";
+	return access(THP_SYSFS "hugepages-64kB/enabled", W_OK) ?
+	       "no 64 KiB anonymous folios" : NULL;
 }
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "help", no_argument, NULL, 'h' },
-		{ }
-	};
-	bool nodes, swap;
-	int opt, p;
-
-	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-		help(argv[0]);
-		return opt == 'h' ? 0 : KSFT_FAIL;
-	}
-
-	psize = getpagesize();
-	len = NR_PAGES * psize;
-	if (psize != 4096)
-		ksft_exit_skip("needs 4 KiB pages\n");
-	if (tlb_rs_nr_cpus() < 2)
-		ksft_exit_skip("needs two CPUs\n");
-	if (!has_soft_dirty())
-		ksft_exit_skip("no soft-dirty bits (CONFIG_MEM_SOFT_DIRTY)\n");
-	if (!tlb_rs_setting(THP_SYSFS "hugepages-64kB/enabled", "always") ||
-	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "never"))
-		ksft_exit_skip("no 64 KiB anonymous folios\n");
-	tlb_rs_pin_cpu(0);
-	tlb_rs_quiet();
-	nodes = (tlb_rs_memory_nodes() & 3) == 3;
-	swap = tlb_rs_has_swap();
-
-	ksft_set_plan(2 * NR_PATTERNS);
-	for (p = 0; p < NR_PATTERNS; p++) {
-		ksft_test_result_report(nodes ? run("migrate", act_migrate, p) : KSFT_SKIP,
-					"softdirty migrate, written: %s\n", pattern_name[p]);
-		ksft_test_result_report(swap ? run("swap", act_swap, p) : KSFT_SKIP,
-					"softdirty swap, written: %s\n", pattern_name[p]);
-	}
-	ksft_finished();
+	tlb_rs_skip_all(missing());
+	return test_harness_run(argc, argv);
 }
