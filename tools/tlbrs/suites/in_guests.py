@@ -89,7 +89,7 @@ echo 1 > /proc/sys/vm/tlb_batch
 cat /dev/rust-tlb-batch > /dev/null 2>&1 || true
 dmesg | grep 'rust_tlb_batch: 512 pages'
 cat /sys/kernel/debug/tlb_batch/stats
-run tlb_batch_exit --rounds 6
+TLB_ROUNDS=3 run tlb_batch_exit
 run tlb_batch_refault --act lazyfree --rounds 20 --expect-none
 run tlb_batch_refault --act file --dir /mnt --rounds 20 --expect-none
 run tlb_batch_refault --act guard --dir /mnt --rounds 20 --expect-none

@@ -18,16 +18,15 @@
  * kernel fails this test and not the program. The program says how many rounds
  * were in the window.
  *
- * Rounds alternate between one child and --children. The default is more than
- * a batch can hold: what is owed of the others is issued in time instead.
+ * With one child, and with many: by default (TLB_CHILDREN) more than a batch can
+ * hold. What is owed of the others is issued in time instead.
  */
 #define _GNU_SOURCE
-#include <getopt.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#include "tlb_rs.h"
+#include "tlb_rs_harness.h"
 
 #define NR_PAGES	64
 #define MAX_CHILDREN	32
@@ -148,63 +147,48 @@ static bool one_round(int nr_children, int node, size_t *moved)
 	return in_time;
 }
 
-static void help(const char *prog)
+FIXTURE(tlb_batch_exit) {
+	const char *skip;
+	long rounds;
+	long children;
+};
+
+FIXTURE_VARIANT(tlb_batch_exit) {
+	bool many;
+};
+
+FIXTURE_VARIANT_ADD(tlb_batch_exit, one) {
+	.many = false,
+};
+
+FIXTURE_VARIANT_ADD(tlb_batch_exit, many) {
+	.many = true,
+};
+
+FIXTURE_SETUP(tlb_batch_exit)
 {
-	printf("usage: %s [option]...\n"
-	       "  [--rounds N] [--children N] [--delay US] [--skip HOOK]\n",
-	       prog);
+	long delay_us = tlb_rs_env_number("TLB_DELAY", 1000000, 1, 10000000);
+
+	tlb_rs_undo();
+	self->skip = tlb_rs_skip();
+	self->rounds = tlb_rs_env_number("TLB_ROUNDS", 5, 1, 100000);
+	self->children = variant->many ? tlb_rs_env_number("TLB_CHILDREN", 6, 1, MAX_CHILDREN) : 1;
+	if (tlb_rs_hook_removed(self->skip) && !tlb_rs_skip_hooks(self->skip))
+		SKIP(return, "hook '%s' cannot be removed on this kernel", self->skip);
+	if (!tlb_rs_delay(TLB_BATCH_FLUSH_DELAY, delay_us))
+		SKIP(return, "no fault injection: %s is absent", TLB_BATCH_FLUSH_DELAY);
+	tlb_rs_quiet();
 }
 
-int main(int argc, char **argv)
+FIXTURE_TEARDOWN_PARENT(tlb_batch_exit)
 {
-	static const struct option options[] = {
-		{ "rounds", required_argument, NULL, 'n' },
-		{ "children", required_argument, NULL, 'c' },
-		{ "delay", required_argument, NULL, 'd' },
-		{ "skip", required_argument, NULL, 's' },
-		{ "help", no_argument, NULL, 'h' },
-		{ }
-	};
-	long rounds = 10, children = 6, delay_us = 1000000, i, least, in_time[2] = { };
-	const char *skip = "none";
+	tlb_rs_tear_down();
+}
+
+TEST_F_TIMEOUT(tlb_batch_exit, before_flush, TLB_RS_TIMEOUT_S)
+{
+	long i, in_time = 0;
 	size_t moved = 0, bad;
-	int opt, on = 0;
-
-	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "n:c:d:s:h", options, NULL)) != -1) {
-		switch (opt) {
-		case 'n':
-			rounds = tlb_rs_number(optarg, 2, 100000);
-			break;
-		case 'c':
-			children = tlb_rs_number(optarg, 1, MAX_CHILDREN);
-			break;
-		case 'd':
-			delay_us = tlb_rs_number(optarg, 1, 10000000);
-			break;
-		case 's':
-			skip = optarg;
-			break;
-		case 'h':
-			help(argv[0]);
-			return 0;
-		default:
-			help(argv[0]);
-			return KSFT_FAIL;
-		}
-	}
-
-	if (tlb_rs_nr_cpus() < 2)
-		ksft_exit_skip("needs two CPUs\n");
-	if ((tlb_rs_memory_nodes() & 3) != 3)
-		ksft_exit_skip("needs memory on nodes 0 and 1\n");
-	if (!tlb_batch_get(&on) || on <= 0)
-		ksft_exit_skip("nothing is owed unless vm.tlb_batch is 1\n");
-	if (tlb_rs_hook_removed(skip) && !tlb_rs_skip_hooks(skip))
-		ksft_exit_skip("hook '%s' cannot be removed on this kernel\n", skip);
-	if (!tlb_rs_delay(TLB_BATCH_FLUSH_DELAY, delay_us))
-		ksft_exit_skip("no fault injection: %s is absent\n", TLB_BATCH_FLUSH_DELAY);
-	tlb_rs_quiet();
 
 	len = NR_PAGES * getpagesize();
 	base = tlb_rs_mmap(len, SZ_2M);
@@ -213,32 +197,38 @@ int main(int argc, char **argv)
 	tlb_rs_fill(base, len, SEED);
 	ready = mmap(NULL, getpagesize(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
 		     -1, 0);
-	if (ready == MAP_FAILED)
-		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
+	ASSERT_NE(MAP_FAILED, ready);
 
-	ksft_set_plan(2);
-	for (i = 0; i < rounds; i++)
-		in_time[i & 1] += one_round(i & 1 ? children : 1, !(i & 1), &moved);
-	tlb_rs_delay_none();
-	if (tlb_rs_hook_removed(skip))
-		tlb_rs_skip_none();
+	for (i = 0; i < self->rounds; i++)
+		in_time += one_round(self->children, !(i & 1), &moved);
 	bad = tlb_rs_check(base, len, SEED);
 
 	printf("{\"test\":\"exit\",\"tlb_batch\":%s,\"skip\":\"%s\",\"rounds\":%ld,",
-	       tlb_batch_json(), skip, rounds);
-	printf("\"children\":%ld,\"in_time\":[%ld,%ld],\"pages_moved\":%zu,\"bad\":%zu}\n",
-	       children, in_time[0], in_time[1], moved, bad);
-	if (moved < NR_PAGES * (size_t)rounds / 2 || bad) {
-		ksft_print_msg("%zu pages moved, %zu wrong words\n", moved, bad);
-		in_time[0] = 0;
-		in_time[1] = 0;
-	}
+	       tlb_batch_json(), self->skip, self->rounds);
+	printf("\"children\":%ld,\"in_time\":%ld,\"pages_moved\":%zu,\"bad\":%zu}\n",
+	       self->children, in_time, moved, bad);
+	EXPECT_LE(NR_PAGES * (size_t)self->rounds / 2, moved);
+	EXPECT_EQ(0, bad);
 	/* Rounds outside the window prove nothing. */
-	least = rounds / 4 ?: 1;
-	ksft_test_result(in_time[0] >= least,
-			 "exit: 1 child, %ld times gone before the flush\n", in_time[0]);
-	ksft_test_result(in_time[1] >= least,
-			 "exit: %ld children, %ld times gone before the flush\n",
-			 children, in_time[1]);
-	ksft_finished();
+	EXPECT_LE(self->rounds / 2 ?: 1, in_time);
+}
+
+static const char *missing(void)
+{
+	int on = 0;
+
+	if (tlb_rs_nr_cpus() < 2)
+		return "needs two CPUs";
+	if ((tlb_rs_memory_nodes() & 3) != 3)
+		return "needs memory on nodes 0 and 1";
+	if (!tlb_batch_get(&on) || on <= 0)
+		return "nothing is owed unless vm.tlb_batch is 1";
+	return access(TLB_BATCH_FLUSH_DELAY, W_OK) ?
+	       "no fault injection: " TLB_BATCH_FLUSH_DELAY " is absent" : NULL;
+}
+
+int main(int argc, char **argv)
+{
+	tlb_rs_skip_all(missing());
+	return test_harness_run(argc, argv);
 }
