@@ -96,7 +96,7 @@ run tlb_batch_refault --act guard --dir /mnt --rounds 20 --expect-none
 run tlb_batch_refault --act guard-enomem --dir /mnt --rounds 20 --expect-none
 run tlb_batch_refault --act poison --rounds 20 --expect-none
 run tlb_batch_refault --act table --dir /mnt --delay 200000 --rounds 8 --expect-none
-run tlb_batch_collapse --dir /mnt
+TLB_DIR=/mnt run tlb_batch_collapse
 run tlb_batch_task
 TLB_ROUNDS=30 run tlb_batch_dirty
 TLB_ROUNDS=4 run tlb_batch_secondary

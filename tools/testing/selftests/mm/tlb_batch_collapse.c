@@ -20,9 +20,7 @@
  * the TLB batch is removed, which stands for a TLBI that takes its time.
  */
 #define _GNU_SOURCE
-#include <getopt.h>
-
-#include "tlb_rs.h"
+#include "tlb_rs_harness.h"
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE	25
@@ -57,7 +55,7 @@ static size_t psize;
 static char *base, *others;
 static const __u64 *page_p;
 static int file;
-static long delay_us = 50000;
+static long delay_us;
 
 static void *reader(void *arg)
 {
@@ -89,7 +87,8 @@ static void *collapser(void *arg)
 	return NULL;
 }
 
-static void open_file(const char *dir)
+/* False if there cannot be one. */
+static bool open_file(const char *dir)
 {
 	__u64 *buf = malloc(SZ_2M);
 	char path[256];
@@ -98,7 +97,7 @@ static void open_file(const char *dir)
 	snprintf(path, sizeof(path), "%s/tlb_batch_collapse.XXXXXX", dir);
 	file = mkstemp(path);
 	if (file < 0)
-		ksft_exit_skip("%s: %s\n", path, strerror(errno));
+		return false;
 	unlink(path);
 	for (i = 0; buf && i < SZ_2M / sizeof(*buf); i++)
 		buf[i] = FROM_FILE;
@@ -108,6 +107,7 @@ static void open_file(const char *dir)
 	/* Small folios, and none beside what is asked for. */
 	posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
 	posix_fadvise(file, 0, 0, POSIX_FADV_RANDOM);
+	return true;
 }
 
 static bool cached(const char *addr)
@@ -178,61 +178,39 @@ static bool one_round(__u64 round, int pipe_rd, int pipe_wr)
 	return in_time && sh->error;
 }
 
-static void help(const char *prog)
+FIXTURE(tlb_batch_collapse) {
+	long rounds;
+};
+
+FIXTURE_SETUP(tlb_batch_collapse)
 {
-	printf("usage: %s --dir DIR [--rounds N] [--delay US]\n"
-	       "DIR: a directory on a disk whose filesystem has huge pages\n", prog);
+	const char *dir = tlb_rs_env("TLB_DIR");
+
+	tlb_rs_undo();
+	self->rounds = tlb_rs_env_number("TLB_ROUNDS", 8, 1, 1000000);
+	delay_us = tlb_rs_env_number("TLB_DELAY", 50000, 1, 10000000);
+	if (!tlb_rs_setting(DEBUGFS "fault_around_bytes", "4096"))
+		SKIP(return, "no debugfs");
+	tlb_rs_quiet();
+	if (!open_file(dir))
+		SKIP(return, "no file in %s: %s", dir, strerror(errno));
 }
 
-int main(int argc, char **argv)
+FIXTURE_TEARDOWN_PARENT(tlb_batch_collapse)
 {
-	static const struct option options[] = {
-		{ "dir", required_argument, NULL, 'D' },
-		{ "rounds", required_argument, NULL, 'n' },
-		{ "delay", required_argument, NULL, 'd' },
-		{ "help", no_argument, NULL, 'h' },
-		{ }
-	};
-	long rounds = 8, in_time = 0;
-	const char *dir = NULL;
-	pthread_t id[2];
-	int opt, on = 0, fds[2];
-	char buf[32];
-	__u64 round;
+	tlb_rs_tear_down();
+}
 
-	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "D:n:d:h", options, NULL)) != -1) {
-		switch (opt) {
-		case 'D':
-			dir = optarg;
-			break;
-		case 'n':
-			rounds = tlb_rs_number(optarg, 1, 1000000);
-			break;
-		case 'd':
-			delay_us = tlb_rs_number(optarg, 1, 10000000);
-			break;
-		default:
-			help(argv[0]);
-			return opt == 'h' ? 0 : KSFT_FAIL;
-		}
-	}
-	psize = getpagesize();
-	if (psize * THP_PAGES != SZ_2M || tlb_rs_nr_cpus() < 3)
-		ksft_exit_skip("needs pages of 4 KiB and three CPUs\n");
-	if (!tlb_batch_get(&on) || on <= 0 ||
-	    tlb_rs_read_file(TLB_BATCH_FLUSH_DELAY, buf, sizeof(buf)))
-		ksft_exit_skip("no fault injection: %s is absent\n", TLB_BATCH_FLUSH_DELAY);
-	if (!dir)
-		ksft_exit_skip("needs --dir, on a disk\n");
-	if (!tlb_rs_setting(DEBUGFS "fault_around_bytes", "4096"))
-		ksft_exit_skip("no debugfs\n");
-	tlb_rs_quiet();
-	open_file(dir);
+TEST_F_TIMEOUT(tlb_batch_collapse, given_up, TLB_RS_TIMEOUT_S)
+{
+	long in_time = 0, round;
+	pthread_t id[2];
+	int fds[2];
+
 	base = tlb_rs_mmap(SZ_2M, SZ_2M);
-	if (mmap(base, SZ_2M, PROT_READ, MAP_PRIVATE | MAP_FIXED, file, 0) != base ||
-	    madvise(base, SZ_2M, MADV_RANDOM) || pipe(fds))
-		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
+	ASSERT_EQ(base, mmap(base, SZ_2M, PROT_READ, MAP_PRIVATE | MAP_FIXED, file, 0));
+	ASSERT_EQ(0, madvise(base, SZ_2M, MADV_RANDOM));
+	ASSERT_EQ(0, pipe(fds));
 	others = tlb_rs_mmap(NR_OTHERS * psize, SZ_2M);
 	madvise(others, NR_OTHERS * psize, MADV_NOHUGEPAGE);
 	/* P is of either node. */
@@ -242,22 +220,36 @@ int main(int argc, char **argv)
 	sh = (struct shared *)tlb_rs_mmap(sizeof(*sh), psize);
 	sh->stop = false;
 	tlb_rs_pin_cpu(2);
-	if (pthread_create(&id[0], NULL, reader, NULL) ||
-	    pthread_create(&id[1], NULL, collapser, NULL))
-		ksft_exit_fail_msg("cannot start threads\n");
+	ASSERT_EQ(0, pthread_create(&id[0], NULL, reader, NULL));
+	ASSERT_EQ(0, pthread_create(&id[1], NULL, collapser, NULL));
 
-	ksft_set_plan(1);
-	for (round = 1; round <= (__u64)rounds; round++)
+	for (round = 1; round <= self->rounds; round++)
 		in_time += one_round(round, fds[0], fds[1]);
 	STORE(sh->stop, true);
 	pthread_join(id[0], NULL);
 	pthread_join(id[1], NULL);
-	printf("{\"test\":\"collapse\",\"tlb_batch\":%s,\"rounds\":%ld,", tlb_batch_json(), rounds);
+	printf("{\"test\":\"collapse\",\"tlb_batch\":%s,\"rounds\":%ld,", tlb_batch_json(),
+	       self->rounds);
 	printf("\"in_time\":%ld,\"stale\":%llu}\n", in_time, sh->stale);
-	if (in_time < (rounds + 3) / 4)
-		ksft_test_result_fail("collapse: %ld of %ld rounds met the window\n",
-				      in_time, rounds);
-	else
-		ksft_test_result(!sh->stale, "collapse: %llu stale reads\n", sh->stale);
-	ksft_finished();
+	EXPECT_LE((self->rounds + 3) / 4, in_time);
+	EXPECT_EQ(0, sh->stale);
+}
+
+static const char *missing(void)
+{
+	int on = 0;
+
+	psize = getpagesize();
+	if (psize * THP_PAGES != SZ_2M || tlb_rs_nr_cpus() < 3)
+		return "needs pages of 4 KiB and three CPUs";
+	if (!tlb_batch_get(&on) || on <= 0 || access(TLB_BATCH_FLUSH_DELAY, R_OK))
+		return "no fault injection: " TLB_BATCH_FLUSH_DELAY " is absent";
+	return tlb_rs_env("TLB_DIR") ? NULL :
+	       "needs TLB_DIR, on a disk whose filesystem has huge pages";
+}
+
+int main(int argc, char **argv)
+{
+	tlb_rs_skip_all(missing());
+	return test_harness_run(argc, argv);
 }
