@@ -68,10 +68,10 @@ def output(*removals):
 
 class Removed(OfSuite):
     """A rule that was removed, and a test that was to see it."""
-    TASK, STALE, SECONDARY = (removal(text) for text in ("tlb_batch_task --case enomem", "migrc_stale --rounds 4",
+    TASK, STALE, SECONDARY = (removal(text) for text in ("tlb_batch_task -t enomem", "migrc_stale --rounds 4",
                                                          "tlb_batch_secondary"))
-    WHY = "skipped: hook 'enomem' cannot be removed on this kernel; task: enomem, without the rule"
-    SKIPPED = "1..1\n# hook 'enomem' cannot be removed on this kernel\nok 1 # SKIP task: enomem, without the rule\n"
+    WHY = "skipped: hooks cannot be removed"
+    SKIPPED = "1..1\n#            OK  tlb_batch_task.enomem\nok 1 tlb_batch_task.enomem # SKIP hooks cannot be removed\n"
 
     def removed(self, *removals, **more):
         """{removal: whether it was seen}, and the reasons for those that were not."""
@@ -81,7 +81,7 @@ class Removed(OfSuite):
         return {r: rules.seen["arm64", r] for r, *_ in removals}, rules
 
     def test_seen(self):
-        seen, rules = self.removed((self.TASK, "1..1\nok 1 task: enomem, without the rule\n", 0),
+        seen, rules = self.removed((self.TASK, "1..1\nok 1 tlb_batch_task.enomem\n", 0),
                                    (self.STALE, "1..1\nok 1 stale: mprotect, without range\n", 0))
         self.assertEqual((set(seen.values()), rules.why, self.suite.failed), ({True}, {}, []))
 
@@ -89,7 +89,7 @@ class Removed(OfSuite):
         self.assertFalse("# SKIP" in output((self.STALE, "", 0)))
         for text, status, why in (
                 (self.SKIPPED, 0, self.WHY),
-                (self.SKIPPED.replace("enomem, w", "enom[    9.000000] [ T9] x\nem, w"), 0, self.WHY),
+                (self.SKIPPED.replace("em # S", "e[    9.000000] [ T9] x\nm # S"), 0, self.WHY),
                 ("1..0 # SKIP needs 4 KiB pages\n", 4, "skipped: needs 4 KiB pages")):
             seen, rules = self.removed((self.STALE, "1..1\nok 1 stale: mprotect, without range\n", 0),
                                        (self.TASK, text, status))
@@ -103,7 +103,7 @@ class Removed(OfSuite):
     def test_skipped_beside_it(self):
         """One of several cases, or another than the one that was asked for."""
         seen, _ = self.removed((self.SECONDARY, "1..2\nok 1 tlb_batch_secondary.move.flushed\nok 2 tlb_batch_secondary.pageout.flushed # SKIP needs swap\n", 0),
-                               (self.TASK, "1..2\nok 1 # SKIP task: enomem-late\nok 2 task: enomem, x\n", 0))
+                               (self.TASK, "1..2\nok 1 tlb_batch_task.enomem_late # SKIP x\nok 2 tlb_batch_task.enomem\n", 0))
         self.assertEqual(set(seen.values()), {True})
         # The harness; and a program without such a case.
         of_hvo = removal("env TLB_SKIP=held hvo_retry -t needed")
@@ -112,11 +112,11 @@ class Removed(OfSuite):
             self.assertEqual(set(self.removed((of_hvo, said, 0))[0].values()), {good}, said)
         # All of several; the one that was asked for.
         seen, _ = self.removed((self.SECONDARY, "ok 1 tlb_batch_secondary.move.flushed # SKIP x\nok 2 tlb_batch_secondary.pageout.flushed # SKIP y\n", 0),
-                               (self.TASK, "1..2\nok 1 task: fork\nok 2 # SKIP task: enomem, without the rule\n", 0))
+                               (self.TASK, "1..2\nok 1 tlb_batch_task.fork\nok 2 tlb_batch_task.enomem # SKIP x\n", 0))
         self.assertEqual(set(seen.values()), {False})
 
     def test_failed_or_not_run(self):
-        self.assertEqual(self.removed((self.TASK, "not ok 1 task: enomem\n", 1))[0], {self.TASK: False})
+        self.assertEqual(self.removed((self.TASK, "not ok 1 tlb_batch_task.enomem\n", 1))[0], {self.TASK: False})
         with mock.patch.object(guest, "boot", return_value=booted("")):
             rules = sabotage.Matrix({})
             without_rules.removed(self.suite, rules, "arm64", {}, [self.TASK])

@@ -7,12 +7,14 @@
  *         and then has no memory for the next folio, before it has a folio to
  *         flush for. The task must owe nothing when move_pages() returns.
  *         Without the rule (skip_hook "enomem") it does.
- * fork    A task that owes something (by --case enomem without the rule) forks: the
+ * fork    A task that owes something (as in enomem without the rule) forks: the
  *         child must owe nothing, or the mm would be dropped twice. Without the
  *         rule (skip_hook "fork") the child has a copy.
  * exit    A task that owes something exits: the kernel must notice, flush, and say
- *         so. So this case ends with a kernel warning. Without the rule (skip_hook
- *         "exit") it says nothing.
+ *         so. So this case ends with a kernel warning, and runs only if -t names it.
+ *         Without the rule (skip_hook "exit") it says nothing.
+ *
+ * TLB_SKIP=NAME removes the rule of the case with that name, which then has to see it.
  *
  * The folio that is unmapped in part has 64 KiB, two VMAs, and a pin. The pages of
  * the first VMA are not exclusive, because of a child, and are unmapped; those of
@@ -24,12 +26,11 @@
  * for each n until none fails.
  */
 #define _GNU_SOURCE
-#include <getopt.h>
 #include <sys/ioctl.h>
 #include <sys/klog.h>
 #include <sys/wait.h>
 
-#include "tlb_rs.h"
+#include "tlb_rs_harness.h"
 
 #define FOLIO_PAGES	16
 #define MAX_NTH		64
@@ -217,20 +218,12 @@ static bool pay(void)
 	return !tlb_rs_owes(&owed);
 }
 
-static bool skip_hooks(const char *hooks)
-{
-	if (tlb_rs_skip_hooks(hooks))
-		return true;
-	ksft_print_msg("hook '%s' cannot be removed on this kernel\n", hooks);
-	return false;
-}
-
 static int test_enomem(bool broken)
 {
 	struct enomem e;
 	bool ok;
 
-	if (broken && !skip_hooks("enomem"))
+	if (broken && !tlb_rs_skip_hooks("enomem"))
 		return KSFT_SKIP;
 	if (!make_folio())
 		return KSFT_FAIL;
@@ -252,7 +245,7 @@ static int test_fork(bool broken)
 	bool ok;
 
 	/* With a copy of what its parent owes, the child must not pay. */
-	if (!skip_hooks(broken ? "enomem,fork,exit" : "enomem"))
+	if (!tlb_rs_skip_hooks(broken ? "enomem,fork,exit" : "enomem"))
 		return KSFT_SKIP;
 	if (!make_folio())
 		return KSFT_FAIL;
@@ -301,7 +294,7 @@ static int test_exit(bool broken)
 		ksft_print_msg("the kernel warns only once, and has\n");
 		return KSFT_FAIL;
 	}
-	if (!skip_hooks(broken ? "enomem,exit" : "enomem"))
+	if (!tlb_rs_skip_hooks(broken ? "enomem,exit" : "enomem"))
 		return KSFT_SKIP;
 	fflush(stdout);
 	pid = fork();
@@ -328,89 +321,110 @@ static int test_exit(bool broken)
 	return warned() != broken ? KSFT_PASS : KSFT_FAIL;
 }
 
-static const struct test {
-	const char *name;
-	int (*run)(bool broken);
-} tests[] = {
-	{ "enomem", test_enomem },
-	{ "fork", test_fork },
-	{ "exit", test_exit },
-};
-
-static void help(const char *prog)
+/* Returns why the case has to be skipped, or NULL. */
+static const char *set_up(void)
 {
-	printf("usage: %s [option]...\n"
-	       "  [--case enomem|fork|exit] [--skip]\n"
-	       "Without --case: enomem and fork. --skip removes the hook of that name and\n"
-	       "expects the damage.\n",
-	       prog);
-}
-
-int main(int argc, char **argv)
-{
-	static const struct option options[] = {
-		{ "case", required_argument, NULL, 'c' },
-		{ "skip", no_argument, NULL, 's' },
-		{ "help", no_argument, NULL, 'h' },
-		{ }
-	};
-	const char *only = NULL;
-	bool broken = false;
-	size_t i, nr = 0;
-	int opt, on = 0;
-
-	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "c:sh", options, NULL)) != -1) {
-		switch (opt) {
-		case 'c':
-			only = optarg;
-			break;
-		case 's':
-			broken = true;
-			break;
-		case 'h':
-			help(argv[0]);
-			return 0;
-		default:
-			help(argv[0]);
-			return KSFT_FAIL;
-		}
-	}
-
-	psize = getpagesize();
-	len = FOLIO_PAGES * psize;
-	if (psize != 4096)
-		ksft_exit_skip("needs 4 KiB pages\n");
-	if (tlb_rs_nr_cpus() < 2)
-		ksft_exit_skip("needs two CPUs\n");
-	if ((tlb_rs_memory_nodes() & 3) != 3)
-		ksft_exit_skip("needs memory on nodes 0 and 1\n");
-	if (!tlb_batch_get(&on) || on <= 0)
-		ksft_exit_skip("nothing is owed unless vm.tlb_batch is 1\n");
-	gup_test = open(DEBUGFS "gup_test", O_RDWR | O_CLOEXEC);
-	if (gup_test < 0)
-		ksft_exit_skip("no gup_test in debugfs to pin pages with\n");
+	tlb_rs_undo();
 	if (!tlb_rs_setting(FAIL_PAGE_ALLOC "ignore-gfp-highmem", "N") ||
 	    !tlb_rs_setting(FAIL_PAGE_ALLOC "ignore-gfp-wait", "N") ||
 	    !tlb_rs_setting(FAIL_PAGE_ALLOC "min-order", "0") ||
 	    !tlb_rs_setting(FAIL_PAGE_ALLOC "verbose", "0"))
-		ksft_exit_skip("page allocations cannot be made to fail\n");
+		return "page allocations cannot be made to fail";
 	if (!tlb_rs_setting(THP_SYSFS "hugepages-64kB/enabled", "always") ||
 	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "never"))
-		ksft_exit_skip("no 64 KiB anonymous folios\n");
+		return "no 64 KiB anonymous folios";
+	gup_test = tlb_rs_open(DEBUGFS "gup_test", O_RDWR);
 	tlb_rs_pin_cpu(0);
 	tlb_rs_quiet();
+	return NULL;
+}
 
-	for (i = 0; i < ARRAY_SIZE(tests); i++)
-		nr += only ? !strcmp(only, tests[i].name) : tests[i].run != test_exit;
-	if (!nr)
-		ksft_exit_fail_msg("no case '%s'\n", only);
-	ksft_set_plan(nr);
-	for (i = 0; i < ARRAY_SIZE(tests); i++) {
-		if (only ? strcmp(only, tests[i].name) : tests[i].run == test_exit)
-			continue;
-		ksft_test_result_report(tests[i].run(broken), "task: %s%s\n", tests[i].name,
-					broken ? ", without the rule" : "");
-	}
-	ksft_finished();
+FIXTURE(tlb_batch_task) {
+};
+
+FIXTURE_SETUP(tlb_batch_task)
+{
+	const char *why = set_up();
+
+	if (why)
+		SKIP(return, "%s", why);
+}
+
+FIXTURE_TEARDOWN_PARENT(tlb_batch_task)
+{
+	tlb_rs_tear_down();
+}
+
+/* The case with its rule, or, if the environment says so, without. */
+static void with_rule(struct __test_metadata *_metadata, const char *rule,
+		      int (*test)(bool broken))
+{
+	const char *skip = tlb_rs_env("TLB_SKIP");
+	int ret;
+
+	if (skip)
+		ASSERT_STREQ(rule, skip);
+	ret = test(skip);
+	if (ret == KSFT_SKIP)
+		SKIP(return, "hooks cannot be removed on this kernel");
+	EXPECT_EQ(KSFT_PASS, ret);
+}
+
+TEST_F_TIMEOUT(tlb_batch_task, enomem, TLB_RS_TIMEOUT_S)
+{
+	with_rule(_metadata, "enomem", test_enomem);
+}
+
+TEST_F_TIMEOUT(tlb_batch_task, fork, TLB_RS_TIMEOUT_S)
+{
+	with_rule(_metadata, "fork", test_fork);
+}
+
+FIXTURE(tlb_batch_task_on_demand) {
+};
+
+FIXTURE_SETUP(tlb_batch_task_on_demand)
+{
+	const char *why = set_up();
+
+	if (why)
+		SKIP(return, "%s", why);
+}
+
+FIXTURE_TEARDOWN_PARENT(tlb_batch_task_on_demand)
+{
+	tlb_rs_tear_down();
+}
+
+TEST_F_TIMEOUT(tlb_batch_task_on_demand, exit, TLB_RS_TIMEOUT_S)
+{
+	with_rule(_metadata, "exit", test_exit);
+}
+
+static const char *missing(void)
+{
+	int on = 0;
+
+	psize = getpagesize();
+	len = FOLIO_PAGES * psize;
+	if (psize != 4096)
+		return "needs 4 KiB pages";
+	if (tlb_rs_nr_cpus() < 2)
+		return "needs two CPUs";
+	if ((tlb_rs_memory_nodes() & 3) != 3)
+		return "needs memory on nodes 0 and 1";
+	if (!tlb_batch_get(&on) || on <= 0)
+		return "nothing is owed unless vm.tlb_batch is 1";
+	if (access(DEBUGFS "gup_test", R_OK | W_OK))
+		return "no gup_test in debugfs to pin pages with";
+	if (access(FAIL_PAGE_ALLOC "min-order", W_OK))
+		return "page allocations cannot be made to fail";
+	return access(THP_SYSFS "hugepages-64kB/enabled", W_OK) ?
+	       "no 64 KiB anonymous folios" : NULL;
+}
+
+int main(int argc, char **argv)
+{
+	tlb_rs_skip_all(missing());
+	return tlb_rs_run_without("tlb_batch_task_on_demand", argc, argv);
 }
