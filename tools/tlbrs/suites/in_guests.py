@@ -213,7 +213,7 @@ def programs(suite):
                 run("memory tags", *(f"migrc_stale --case {case} --rounds {MIGRC_ROUNDS}" for case in ("tags", "type")),
                     "tlb_batch_zeropage", how=asked, mte=True)
                 # For how long who waits: without the oracle, which is slow.
-                run("tlb_batch, waits", "tlb_batch_wait --rounds 3", how=asked, swap="256M")
+                run("tlb_batch, waits", "TLB_ROUNDS=3 tlb_batch_wait", how=asked, swap="256M")
             # arm64 has no soft-dirty bits.
             run("tlb_batch", *(PROGRAMS.format(switch=switch) for switch in (0, 1)), HAZARDS,
                 "tlb_batch_softdirty" if arch == "x86_64" else "", disk="256M", swap="256M", oracle=True)

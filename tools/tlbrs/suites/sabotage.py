@@ -95,7 +95,7 @@ WAYS = {
     "tlb_batch_mark": [way("env TLB_ROUNDS=20 TLB_SKIP=SKIP TLB_EXPECT=5 tlb_batch_mark")],
     "tlb_batch_putback": [way("tlb_batch_putback --skip SKIP --expect-missing")],
     "tlb_batch_exit": [way("env TLB_ROUNDS=3 TLB_SKIP=SKIP tlb_batch_exit", uaf=True, says=("tlb_batch_flush_slow",), boot=())],
-    "tlb_batch_wait": [way("tlb_batch_wait --rounds 3 --skip SKIP --expect-long")],
+    "tlb_batch_wait": [way("env TLB_ROUNDS=3 TLB_SKIP=SKIP TLB_EXPECT=1 tlb_batch_wait")],
     "tlb_batch_task": [way("env TLB_SKIP=SKIP tlb_batch_task -t CASE")],
     "tlb_batch_refault": [way("tlb_batch_refault --act CASE --dir /mnt --rounds 20 --skip SKIP --expect-stale 5")],
     # x86_64 has the window of lazyfree without the batch, too.

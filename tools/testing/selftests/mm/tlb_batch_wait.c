@@ -26,12 +26,11 @@
  * of a cgroup come from its LRU list in the order in which they were touched first.
  */
 #define _GNU_SOURCE
-#include <getopt.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#include "tlb_rs.h"
+#include "tlb_rs_harness.h"
 
 #define SECONDARY		DEBUGFS "tlb_batch/secondary"
 
@@ -57,7 +56,7 @@ static char *vmas;		/* nr_vmas of the first page of another one */
 static size_t nr_vmas;
 static int vmas_fd;
 static pid_t child;
-static int nr_rounds = 5;
+static int nr_rounds;
 
 /* --- R ------------------------------------------------------------------------------ */
 
@@ -372,32 +371,17 @@ static bool prepare_lock(void)
 	return tlb_rs_delay(TLB_BATCH_DELAY, 0);
 }
 
-static const struct wait_case {
-	const char *name;
-	bool (*prepare)(void);	/* false: the kernel cannot do that */
-	void (*between)(void);
-	bool locked;
-	__u64 limit_ns;		/* of a wait; 0: a quarter of all that reclaim takes */
-	bool compare;
-} cases[] = {
-	{ "mappings", prepare_mappings, mappings_between, .compare = true },
-	{ "vmas", prepare_vmas, vmas_between, .limit_ns = 0 },
-	{ "notifier", prepare_notifier, notifier_between, .limit_ns = SLOW_US * 500ULL },
-	{ "rest", prepare_rest, NULL, .limit_ns = 5 * PAGE_US * 1000ULL },
-	{ "lock", prepare_lock, NULL, .locked = true },
-};
-
 /* The worst of all rounds. */
-static struct round run(const struct wait_case *c, const char *skip)
+static struct round worst_of(const char *name, void (*between)(void), bool locked)
 {
 	struct round worst = { };
 	int i;
 
 	for (i = 0; i < nr_rounds; i++) {
-		struct round r = c->locked ? reclaim_locked() : reclaim_cgroup(c->between);
+		struct round r = locked ? reclaim_locked() : reclaim_cgroup(between);
 
 		printf("{\"test\":\"wait\",\"case\":\"%s\",\"tlb_batch\":%s,\"skip\":\"%s\",",
-		       c->name, tlb_batch_json(), skip);
+		       name, tlb_batch_json(), tlb_rs_skip());
 		printf("\"wait_us\":%llu,\"reclaim_us\":%llu}\n", r.wait_ns / 1000,
 		       r.reclaim_ns / 1000);
 		if (r.wait_ns > worst.wait_ns)
@@ -406,117 +390,103 @@ static struct round run(const struct wait_case *c, const char *skip)
 	return worst;
 }
 
-static bool is_long(const struct wait_case *c, const struct round *r)
+FIXTURE(tlb_batch_wait) {
+	bool expect_long;
+};
+
+FIXTURE_VARIANT(tlb_batch_wait) {
+	const char *name;
+	bool (*prepare)(void);	/* false: the kernel cannot do that */
+	void (*between)(void);
+	bool locked;
+	__u64 limit_ns;		/* of a wait; 0: a quarter of all that reclaim takes */
+	bool compare;
+};
+
+FIXTURE_VARIANT_ADD(tlb_batch_wait, mappings) {
+	.name = "mappings", .prepare = prepare_mappings, .between = mappings_between,
+	.compare = true,
+};
+
+FIXTURE_VARIANT_ADD(tlb_batch_wait, vmas) {
+	.name = "vmas", .prepare = prepare_vmas, .between = vmas_between,
+};
+
+FIXTURE_VARIANT_ADD(tlb_batch_wait, notifier) {
+	.name = "notifier", .prepare = prepare_notifier, .between = notifier_between,
+	.limit_ns = SLOW_US * 500ULL,
+};
+
+FIXTURE_VARIANT_ADD(tlb_batch_wait, rest) {
+	.name = "rest", .prepare = prepare_rest, .limit_ns = 5 * PAGE_US * 1000ULL,
+};
+
+FIXTURE_VARIANT_ADD(tlb_batch_wait, lock) {
+	.name = "lock", .prepare = prepare_lock, .locked = true,
+};
+
+FIXTURE_SETUP(tlb_batch_wait)
 {
-	return r->wait_ns > (c->limit_ns ?: r->reclaim_ns / 4);
+	const char *skip = tlb_rs_skip();
+
+	tlb_rs_undo();
+	self->expect_long = tlb_rs_env_number("TLB_EXPECT", 0, 0, 1);
+	nr_rounds = tlb_rs_env_number("TLB_ROUNDS", 5, 1, 1000);
+	if (!tlb_rs_cgroup())
+		SKIP(return, "no cgroup that can be reclaimed");
+	if (tlb_rs_hook_removed(skip) && !tlb_rs_skip_hooks(skip))
+		SKIP(return, "hook '%s' cannot be removed on this kernel", skip);
+	tlb_rs_quiet();
+	tlb_rs_pin_cpu(0);
+	sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, sh);
+	if (!variant->prepare())
+		SKIP(return, "no fault injection");
 }
 
-static void run_case(const struct wait_case *c, const char *skip, bool expect_long)
+FIXTURE_TEARDOWN_PARENT(tlb_batch_wait)
+{
+	tlb_rs_tear_down();
+}
+
+TEST_F_TIMEOUT(tlb_batch_wait, fault, TLB_RS_TIMEOUT_S)
 {
 	struct round on, off;
 	bool too_long;
 
-	if (!c->prepare()) {
-		ksft_test_result_skip("wait: %s: no fault injection\n", c->name);
-		return;
-	}
-	on = run(c, skip);
-	too_long = is_long(c, &on);
-	if (c->compare) {
-		if (!tlb_batch_set(0))
-			ksft_exit_fail_msg("%s cannot be written\n", TLB_BATCH_SYSCTL);
-		off = run(c, skip);
-		tlb_batch_set(1);
+	on = worst_of(variant->name, variant->between, variant->locked);
+	too_long = on.wait_ns > (variant->limit_ns ?: on.reclaim_ns / 4);
+
+	if (variant->compare) {
+		ASSERT_TRUE(tlb_batch_set(0));
+		off = worst_of(variant->name, variant->between, variant->locked);
 		too_long |= on.wait_ns > 2 * off.wait_ns && on.wait_ns > 2 * NOISE_NS;
-		ksft_print_msg("%s: worst wait %llu us, with vm.tlb_batch=0 %llu us\n", c->name,
-			       on.wait_ns / 1000, off.wait_ns / 1000);
+		ksft_print_msg("%s: worst wait %llu us, with vm.tlb_batch=0 %llu us\n",
+			       variant->name, on.wait_ns / 1000, off.wait_ns / 1000);
 	}
-	if (child) {
-		kill(child, SIGKILL);
-		waitpid(child, NULL, 0);
-		child = 0;
-	}
-	if (pages_fd)
-		close(pages_fd);
-	munmap(pages, NR_PAGES * psize);
-	if (vmas)
-		munmap(vmas, nr_vmas * psize);
-	vmas = NULL;
-	tlb_rs_delay_none();
-	ksft_test_result(too_long == expect_long, "wait: %s\n", c->name);
+	EXPECT_EQ(self->expect_long, too_long);
 }
 
-static void help(const char *prog)
+static const char *missing(void)
 {
-	printf("usage: %s [option]...\n"
-	       "  [--case NAME] [--rounds N] [--skip HOOK] [--expect-long]\n",
-	       prog);
+	int on = 0;
+
+	psize = getpagesize();
+	if (tlb_rs_nr_cpus() < 4)
+		return "needs four CPUs";
+	if (!tlb_rs_patching_is_safe())
+		return "one thread emulates all CPUs: what waits says nothing";
+	if (!tlb_batch_get(&on) || on <= 0)
+		return "the locks are those of vm.tlb_batch = 1";
+	if (access(TLB_RS_CGROUP_ROOT "cgroup.subtree_control", W_OK))
+		return "no cgroup that can be reclaimed";
+	if (!tlb_rs_has_swap())
+		return "needs swap: shmem is not looked at without";
+	return NULL;
 }
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "case", required_argument, NULL, 'c' },
-		{ "rounds", required_argument, NULL, 'n' },
-		{ "skip", required_argument, NULL, 's' },
-		{ "expect-long", no_argument, NULL, 'l' },
-		{ "help", no_argument, NULL, 'h' },
-		{ }
-	};
-	const char *skip = "none", *only = NULL;
-	bool expect_long = false;
-	int opt, on = 0;
-	size_t i, nr = 0;
-
-	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "c:n:s:lh", options, NULL)) != -1) {
-		switch (opt) {
-		case 'c':
-			only = optarg;
-			break;
-		case 'n':
-			nr_rounds = tlb_rs_number(optarg, 1, 1000);
-			break;
-		case 's':
-			skip = optarg;
-			break;
-		case 'l':
-			expect_long = true;
-			break;
-		case 'h':
-			help(argv[0]);
-			return 0;
-		default:
-			help(argv[0]);
-			return KSFT_FAIL;
-		}
-	}
-
-	psize = getpagesize();
-	for (i = 0; i < ARRAY_SIZE(cases); i++)
-		nr += !only || !strcmp(only, cases[i].name);
-	if (!nr)
-		ksft_exit_fail_msg("no case '%s'\n", only);
-	if (tlb_rs_nr_cpus() < 4)
-		ksft_exit_skip("needs four CPUs\n");
-	if (!tlb_rs_patching_is_safe())
-		ksft_exit_skip("one thread emulates all CPUs: what waits says nothing\n");
-	if (!tlb_batch_get(&on) || on <= 0)
-		ksft_exit_skip("the locks are those of vm.tlb_batch = 1\n");
-	if (!tlb_rs_cgroup())
-		ksft_exit_skip("no cgroup that can be reclaimed\n");
-	if (!tlb_rs_has_swap())
-		ksft_exit_skip("needs swap: shmem is not looked at without\n");
-	if (tlb_rs_hook_removed(skip) && !tlb_rs_skip_hooks(skip))
-		ksft_exit_skip("hook '%s' cannot be removed on this kernel\n", skip);
-	tlb_rs_quiet();
-	tlb_rs_pin_cpu(0);
-	sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-
-	ksft_set_plan(nr);
-	for (i = 0; i < ARRAY_SIZE(cases); i++) {
-		if (!only || !strcmp(only, cases[i].name))
-			run_case(&cases[i], skip, expect_long);
-	}
-	ksft_finished();
+	tlb_rs_skip_all(missing());
+	return test_harness_run(argc, argv);
 }
