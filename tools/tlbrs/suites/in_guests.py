@@ -90,12 +90,8 @@ cat /dev/rust-tlb-batch > /dev/null 2>&1 || true
 dmesg | grep 'rust_tlb_batch: 512 pages'
 cat /sys/kernel/debug/tlb_batch/stats
 TLB_ROUNDS=3 run tlb_batch_exit
-run tlb_batch_refault --act lazyfree --rounds 20 --expect-none
-run tlb_batch_refault --act file --dir /mnt --rounds 20 --expect-none
-run tlb_batch_refault --act guard --dir /mnt --rounds 20 --expect-none
-run tlb_batch_refault --act guard-enomem --dir /mnt --rounds 20 --expect-none
-run tlb_batch_refault --act poison --rounds 20 --expect-none
-run tlb_batch_refault --act table --dir /mnt --delay 200000 --rounds 8 --expect-none
+TLB_DIR=/mnt TLB_ROUNDS=20 run tlb_batch_refault -v lazyfree -v file -v guard -v guard_enomem -v poison
+TLB_DIR=/mnt run tlb_batch_refault -v table
 TLB_DIR=/mnt run tlb_batch_collapse
 run tlb_batch_task
 TLB_ROUNDS=30 run tlb_batch_dirty
@@ -116,7 +112,7 @@ wait $stress
 awk '$1 == "pgsteal" { print; exit $2 < 256 }' lru_gen/memory.stat
 """
 # On a disk: what is read back from zram leaves the swap cache at once.
-REFAULT_SWAP = "tlb_batch_refault --act swap --rounds 20 "
+REFAULT_SWAP = "TLB_ROUNDS=20 run tlb_batch_refault -v swap"
 
 LITMUS_ROUNDS = {"arm64": 1000, "x86_64": 300}
 MIGRC_ROUNDS = 4
@@ -204,7 +200,7 @@ def programs(suite):
                 start(how, suite, name, arch, harness.IMAGE, "\n".join([SKIPS, *jobs]), timeout=900, **options)
 
             # x86_64 is emulated by one thread, in which a reader that spins costs the others their time.
-            run("migrc", "run " + REFAULT_SWAP + "--expect-none", f"migrc_stale --rounds {MIGRC_ROUNDS}",
+            run("migrc", REFAULT_SWAP, f"migrc_stale --rounds {MIGRC_ROUNDS}",
                 f"migrc_file --rounds {MIGRC_ROUNDS}", "migrc_readmostly", disk="verity:256M", swap="disk:256M",
                 oracle=arch == "arm64")
             if arch == "arm64":

@@ -172,7 +172,7 @@ run tlb_batch_thp_split --dir /mnt --thps 2
 run tlb_batch_move_bench --pages 512
 TLB_ROUNDS=5 run tlb_batch_mark
 run tlb_batch_stale_litmus --rounds 50 --expect-none
-run tlb_batch_refault --act file --dir /mnt --rounds 5 --expect-none
+TLB_DIR=/mnt TLB_ROUNDS=5 run tlb_batch_refault -v file
 run tlb_batch_task
 run migrc_stale --rounds 2
 run migrc_file --rounds 2

@@ -80,7 +80,8 @@ def hvo(says, append="panic_on_warn=1"):
                boot=options(mem="4G", append=f"kunit.enable=0 {append}"))
 
 
-TABLE = "tlb_batch_refault --act CASE --dir /mnt --delay 200000 --rounds 8 --skip SKIP --expect-stale 2"
+TABLE = "env TLB_DIR=/mnt TLB_SKIP=SKIP TLB_EXPECT=2 tlb_batch_refault -v CASE"
+REFAULT = "env TLB_DIR=/mnt TLB_ROUNDS=20 TLB_SKIP=SKIP TLB_EXPECT=5 tlb_batch_refault -v CASE"
 # By "program: case [names]", as in the tables: what is left out is for all others. In some ways.
 WAYS = {
     "tlb_batch_stale_litmus": [way("tlb_batch_stale_litmus --rounds 200 --skip SKIP --expect-stale 100", own=True)],
@@ -97,10 +98,9 @@ WAYS = {
     "tlb_batch_exit": [way("env TLB_ROUNDS=3 TLB_SKIP=SKIP tlb_batch_exit", uaf=True, says=("tlb_batch_flush_slow",), boot=())],
     "tlb_batch_wait": [way("env TLB_ROUNDS=3 TLB_SKIP=SKIP TLB_EXPECT=1 tlb_batch_wait")],
     "tlb_batch_task": [way("env TLB_SKIP=SKIP tlb_batch_task -t CASE")],
-    "tlb_batch_refault": [way("tlb_batch_refault --act CASE --dir /mnt --rounds 20 --skip SKIP --expect-stale 5")],
+    "tlb_batch_refault": [way(REFAULT)],
     # x86_64 has the window of lazyfree without the batch, too.
-    **{f"tlb_batch_refault: {case}": [way("tlb_batch_refault --act CASE --rounds 20 --skip SKIP --expect-stale 5",
-                                          **more)]
+    **{f"tlb_batch_refault: {case}": [way(REFAULT, **more)]
        for case, more in (("poison", {}), ("lazyfree", {}), ("swap", {"boot": MIGRC_BOOT}))},
     # With range operations arm64 flushes all that the table led to: the whole of it is one range.
     # And the emulated TLB stayed so small in 2 of 9 runs that QEMU flushed all of it for one page.
