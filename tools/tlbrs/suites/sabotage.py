@@ -94,7 +94,7 @@ WAYS = {
                                  "tlb_batch_move_bench --pages 128 --readers 2 --touch'",
                                  oracle=True, boot=options(oracle=True))],
     "tlb_batch_mark": [way("env TLB_ROUNDS=20 TLB_SKIP=SKIP TLB_EXPECT=5 tlb_batch_mark")],
-    "tlb_batch_putback": [way("tlb_batch_putback --skip SKIP --expect-missing")],
+    "tlb_batch_putback": [way("env TLB_SKIP=SKIP TLB_EXPECT=1 tlb_batch_putback")],
     "tlb_batch_exit": [way("env TLB_ROUNDS=3 TLB_SKIP=SKIP tlb_batch_exit", uaf=True, says=("tlb_batch_flush_slow",), boot=())],
     "tlb_batch_wait": [way("env TLB_ROUNDS=3 TLB_SKIP=SKIP TLB_EXPECT=1 tlb_batch_wait")],
     "tlb_batch_task": [way("env TLB_SKIP=SKIP tlb_batch_task -t CASE")],

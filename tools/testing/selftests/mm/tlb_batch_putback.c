@@ -50,8 +50,9 @@
  * here nor on most hardware: the entries point to the same pages.
  */
 #include "tlb_batch_putback.h"
+#include "tlb_rs_harness.h"
 
-const char *ext4_dir = "/mnt";
+const char *ext4_dir;
 size_t psize;
 size_t folio_size;
 size_t len;
@@ -201,11 +202,19 @@ struct variant {
 	int attempts;
 };
 
-static const struct variant variants[] = {
-	{ .name = "putback_migrate", .act = act_migrate, .pages = FOLIO_PAGES, .attempts = 3 },
-	{ .name = "putback_lazyfree", .act = act_lazyfree, .lazyfree = true, .pages = FOLIO_PAGES,
-	  .attempts = 1 },
-	{ .name = "putback_single", .act = act_migrate, .pages = 1 },
+#define ATTEMPTS	3	/* asynchronous, to migrate */
+
+static const struct variant migrate = {
+	.name = "putback_migrate", .act = act_migrate, .pages = FOLIO_PAGES, .attempts = ATTEMPTS,
+};
+
+static const struct variant lazyfree = {
+	.name = "putback_lazyfree", .act = act_lazyfree, .lazyfree = true, .pages = FOLIO_PAGES,
+	.attempts = 1,
+};
+
+static const struct variant single = {
+	.name = "putback_single", .act = act_migrate, .pages = 1,
 };
 
 static int run_variant(const struct variant *v, const char *skip, bool expect_missing)
@@ -333,7 +342,7 @@ static long rewrite(char *base)
 
 static int run_middle(const char *skip, bool expect_missing)
 {
-	size_t i, away = 0, moved = 0, bad, want = NR_FOLIOS * variants[0].attempts;
+	size_t i, away = 0, moved = 0, bad, want = NR_FOLIOS * ATTEMPTS;
 	struct pin pins[NR_FOLIOS] = { };
 	struct tlb_rs_counters c;
 	__u64 pfn[NR_FOLIOS];
@@ -455,73 +464,95 @@ static int run_whole(const char *skip)
 	return KSFT_PASS;
 }
 
-static void help(const char *prog)
+FIXTURE(tlb_batch_putback) {
+	const char *skip;
+	bool missing;	/* flushes: without the rule */
+};
+
+FIXTURE_SETUP(tlb_batch_putback)
 {
-	printf("usage: %s [option]...\n"
-	       "  [--skip HOOK] [--expect-missing] [--dir DIR]\n"
-	       "DIR: a directory on ext4 (/mnt)\n",
-	       prog);
+	tlb_rs_undo();
+	self->skip = tlb_rs_skip();
+	self->missing = tlb_rs_env_number("TLB_EXPECT", 0, 0, 1);
+	ext4_dir = tlb_rs_env("TLB_DIR") ?: "/mnt";
+	set_size(FOLIO_PAGES);
+	if (!tlb_rs_setting(THP_SYSFS "hugepages-64kB/enabled", "always") ||
+	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "never"))
+		SKIP(return, "no 64 KiB anonymous folios");
+	if (tlb_rs_hook_removed(self->skip) && !tlb_rs_skip_hooks(self->skip))
+		SKIP(return, "hook '%s' cannot be removed on this kernel", self->skip);
+	tlb_rs_pin_cpu(0);
+	tlb_rs_quiet();
+}
+
+FIXTURE_TEARDOWN_PARENT(tlb_batch_putback)
+{
+	tlb_rs_tear_down();
+}
+
+/* The verdict of a case, which has said why. */
+static void judge(struct __test_metadata *_metadata, int ret)
+{
+	if (ret == KSFT_SKIP)
+		SKIP(return, "needs two nodes, userfaultfd, or an ext4 in TLB_DIR");
+	EXPECT_EQ(KSFT_PASS, ret);
+}
+
+TEST_F_TIMEOUT(tlb_batch_putback, migrate, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, run_variant(&migrate, self->skip, self->missing));
+}
+
+TEST_F_TIMEOUT(tlb_batch_putback, lazyfree, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, run_variant(&lazyfree, self->skip, self->missing));
+}
+
+TEST_F_TIMEOUT(tlb_batch_putback, single, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, run_variant(&single, self->skip, self->missing));
+}
+
+TEST_F_TIMEOUT(tlb_batch_putback, middle, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, run_middle(self->skip, self->missing));
+}
+
+TEST_F_TIMEOUT(tlb_batch_putback, whole, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, run_whole(self->skip));
+}
+
+TEST_F_TIMEOUT(tlb_batch_putback, dirty, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, run_dirty(self->skip, self->missing));
+}
+
+TEST_F_TIMEOUT(tlb_batch_putback, kept, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, run_kept(self->skip));
+}
+
+TEST_F_TIMEOUT(tlb_batch_putback, long, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, run_long(self->skip));
+}
+
+static const char *missing(void)
+{
+	psize = getpagesize();
+	if (psize != 4096)
+		return "needs 4 KiB pages";
+	if (tlb_rs_nr_cpus() < 2)
+		return "needs two CPUs";
+	if (!HAS_RULE && tlb_rs_env_number("TLB_EXPECT", 0, 0, 1))
+		return "no rule to break on this architecture";
+	return access(THP_SYSFS "hugepages-64kB/enabled", W_OK) ?
+	       "no 64 KiB anonymous folios" : NULL;
 }
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "skip", required_argument, NULL, 's' },
-		{ "expect-missing", no_argument, NULL, 'm' },
-		{ "dir", required_argument, NULL, 'd' },
-		{ "help", no_argument, NULL, 'h' },
-		{ }
-	};
-	bool expect_missing = false;
-	const char *skip = "none";
-	size_t i;
-	int opt;
-
-	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "s:md:h", options, NULL)) != -1) {
-		switch (opt) {
-		case 's':
-			skip = optarg;
-			break;
-		case 'm':
-			expect_missing = true;
-			break;
-		case 'd':
-			ext4_dir = optarg;
-			break;
-		case 'h':
-			help(argv[0]);
-			return 0;
-		default:
-			help(argv[0]);
-			return KSFT_FAIL;
-		}
-	}
-
-	psize = getpagesize();
-	if (psize != 4096)
-		ksft_exit_skip("needs 4 KiB pages\n");
-	if (tlb_rs_nr_cpus() < 2)
-		ksft_exit_skip("needs two CPUs\n");
-	if (expect_missing && !HAS_RULE)
-		ksft_exit_skip("no rule to break on this architecture\n");
-	if (!tlb_rs_setting(THP_SYSFS "hugepages-64kB/enabled", "always") ||
-	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "never"))
-		ksft_exit_skip("no 64 KiB anonymous folios\n");
-	if (tlb_rs_hook_removed(skip) && !tlb_rs_skip_hooks(skip))
-		ksft_exit_skip("hook '%s' cannot be removed on this kernel\n", skip);
-	tlb_rs_pin_cpu(0);
-	tlb_rs_quiet();
-
-	ksft_set_plan(ARRAY_SIZE(variants) + 5);
-	for (i = 0; i < ARRAY_SIZE(variants); i++)
-		ksft_test_result_report(run_variant(&variants[i], skip, expect_missing),
-					"%s\n", variants[i].name);
-	set_size(FOLIO_PAGES);
-	ksft_test_result_report(run_middle(skip, expect_missing), "putback_middle\n");
-	ksft_test_result_report(run_whole(skip), "putback_whole\n");
-	ksft_test_result_report(run_dirty(skip, expect_missing), "putback_dirty\n");
-	ksft_test_result_report(run_kept(skip), "putback_kept\n");
-	ksft_test_result_report(run_long(skip), "putback_long\n");
-	ksft_finished();
+	tlb_rs_skip_all(missing());
+	return test_harness_run(argc, argv);
 }

@@ -4,7 +4,6 @@
 #define _TLB_BATCH_PUTBACK_H
 
 #define _GNU_SOURCE
-#include <getopt.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/statfs.h>
