@@ -13,17 +13,17 @@
  * locked    in an area that is locked: no zero page
  * tags      in PROT_MTE memory: no zero page, and tags stay, those of zero-filled pages, too
  * ksm       KSM splits it to merge other pages of it, with use_zero_pages off
- * ksm-zero  the same with use_zero_pages on
+ * ksm_zero  the same with use_zero_pages on
  */
 #define _GNU_SOURCE
-#include <getopt.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/auxv.h>
 #include <sys/prctl.h>
 
-#include "tlb_rs.h"
+#include "tlb_rs_harness.h"
 
+#define NO_THP		"no THPs of 2 MiB"
 #define SPLIT_FILE	DEBUGFS "split_huge_pages"
 #define KSM_SYSFS	"/sys/kernel/mm/ksm/"
 #define SEED		5
@@ -241,19 +241,12 @@ static bool ksm_zero(void)
 
 /* --- cases -------------------------------------------------------------------------- */
 
-static const struct zero_case {
+struct zero_case {
 	const char *name;
 	bool (*split)(void);
 	const char *becomes;	/* on a stock kernel: UNIQUE, ZERO, NEARLY, ALIKE pages */
 	const char *file;	/* has to be there */
 	int prot;
-} cases[] = {
-	{ "whole", split, "SZSS", SPLIT_FILE, 0 },
-	{ "pieces", pieces, "SZSS", SPLIT_FILE, 0 },
-	{ "locked", locked, "SSSS", SPLIT_FILE, 0 },
-	{ "tags", tags, "SSSS", SPLIT_FILE, MTE },
-	{ "ksm", ksm, "SZSK", KSM_SYSFS "run", 0 },
-	{ "ksm-zero", ksm_zero, "SZSK", KSM_SYSFS "use_zero_pages", 0 },
 };
 
 static int run_once(const struct zero_case *c)
@@ -306,20 +299,12 @@ static int run_once(const struct zero_case *c)
 	return ret;
 }
 
-static int run_case(const struct zero_case *c)
+static int run_modes(const struct zero_case *c)
 {
 	static const int modes[] = { 1, 0, -1 };
 	int on, ret = KSFT_PASS;
 	size_t i;
 
-	if (access(c->file, W_OK)) {
-		ksft_print_msg("%s: %s is absent\n", c->name, c->file);
-		return KSFT_SKIP;
-	}
-	if (c->prot && !may_tag()) {
-		ksft_print_msg("%s: no memory tags\n", c->name);
-		return KSFT_SKIP;
-	}
 	if (!tlb_batch_get(&on))
 		return run_once(c);
 	for (i = 0; i < ARRAY_SIZE(modes) && ret == KSFT_PASS; i++) {
@@ -327,60 +312,74 @@ static int run_case(const struct zero_case *c)
 		if (modes[i] == on || (tlb_rs_patching_is_safe() && tlb_batch_set(modes[i])))
 			ret = run_once(c);
 	}
-	if (tlb_rs_patching_is_safe())
-		tlb_batch_set(on);
 	return ret;
 }
 
-static void help(const char *prog)
-{
-	printf("usage: %s [--case NAME]\n", prog);
-}
+FIXTURE(tlb_batch_zeropage) {
+};
 
-int main(int argc, char **argv)
+FIXTURE_VARIANT(tlb_batch_zeropage) {
+	struct zero_case c;
+};
+
+FIXTURE_VARIANT_ADD(tlb_batch_zeropage, whole) {
+	.c = { "whole", split, "SZSS", SPLIT_FILE, 0 },
+};
+
+FIXTURE_VARIANT_ADD(tlb_batch_zeropage, pieces) {
+	.c = { "pieces", pieces, "SZSS", SPLIT_FILE, 0 },
+};
+
+FIXTURE_VARIANT_ADD(tlb_batch_zeropage, locked) {
+	.c = { "locked", locked, "SSSS", SPLIT_FILE, 0 },
+};
+
+FIXTURE_VARIANT_ADD(tlb_batch_zeropage, tags) {
+	.c = { "tags", tags, "SSSS", SPLIT_FILE, MTE },
+};
+
+FIXTURE_VARIANT_ADD(tlb_batch_zeropage, ksm) {
+	.c = { "ksm", ksm, "SZSK", KSM_SYSFS "run", 0 },
+};
+
+FIXTURE_VARIANT_ADD(tlb_batch_zeropage, ksm_zero) {
+	.c = { "ksm_zero", ksm_zero, "SZSK", KSM_SYSFS "use_zero_pages", 0 },
+};
+
+FIXTURE_SETUP(tlb_batch_zeropage)
 {
-	static const struct option options[] = {
-		{ "case", required_argument, NULL, 'c' },
-		{ "help", no_argument, NULL, 'h' },
-		{ }
-	};
 	struct sigaction action = { .sa_handler = jump, .sa_flags = SA_NODEFER };
-	const char *only = NULL;
-	size_t i, nr = 0;
-	int opt;
 
-	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
-		switch (opt) {
-		case 'c':
-			only = optarg;
-			break;
-		case 'h':
-			help(argv[0]);
-			return 0;
-		default:
-			help(argv[0]);
-			return KSFT_FAIL;
-		}
-	}
-
-	psize = getpagesize();
-	for (i = 0; i < ARRAY_SIZE(cases); i++)
-		nr += !only || !strcmp(only, cases[i].name);
-	if (!nr)
-		ksft_exit_fail_msg("no case '%s'\n", only);
-	if (psize != 4096 || !tlb_rs_thp_available())
-		ksft_exit_skip("no THPs of 2 MiB\n");
+	tlb_rs_undo();
+	if (access(variant->c.file, W_OK))
+		SKIP(return, "%s is absent", variant->c.file);
+	if (variant->c.prot && !may_tag())
+		SKIP(return, "no memory tags");
+	if (!tlb_rs_thp_available())
+		SKIP(return, NO_THP);
 	tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "inherit");
 	sigaction(SIGSEGV, &action, NULL);
 	tlb_rs_quiet();
 	tlb_rs_pin_cpu(0);
+}
 
-	ksft_set_plan(nr);
-	for (i = 0; i < ARRAY_SIZE(cases); i++) {
-		if (!only || !strcmp(only, cases[i].name))
-			ksft_test_result_report(run_case(&cases[i]), "zeropage: %s\n",
-						cases[i].name);
-	}
-	ksft_finished();
+FIXTURE_TEARDOWN_PARENT(tlb_batch_zeropage)
+{
+	tlb_rs_tear_down();
+}
+
+TEST_F_TIMEOUT(tlb_batch_zeropage, split, TLB_RS_TIMEOUT_S)
+{
+	int ret = run_modes(&variant->c);
+
+	if (ret == KSFT_SKIP)
+		SKIP(return, "no THP");
+	EXPECT_EQ(KSFT_PASS, ret);
+}
+
+int main(int argc, char **argv)
+{
+	psize = getpagesize();
+	tlb_rs_skip_all(psize != 4096 || access(THP_SYSFS "enabled", R_OK) ? NO_THP : NULL);
+	return test_harness_run(argc, argv);
 }
