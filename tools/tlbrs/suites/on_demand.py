@@ -80,7 +80,7 @@ def abuse(suite):
     """Attempts to make it overflow, fill up, stall or leak: longer than in programs, and with 10,000 sharers of a page."""
     for arch in chosen(suite):
         if kernel(suite, arch, harness.IMAGE):
-            boot(suite, "abuse, long", arch, harness.IMAGE, "tlb_rs_abuse --seconds 30 --processes 10000", mem="6G",
+            boot(suite, "abuse, long", arch, harness.IMAGE, "TLB_SECONDS=30 TLB_PROCESSES=10000 tlb_rs_abuse", mem="6G",
                  timeout=3600)
 
 

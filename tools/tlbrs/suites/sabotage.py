@@ -128,7 +128,7 @@ WAYS = {
     # No memory that was there at boot goes offline on arm64.
     "migrc_bounds: offline": [way("migrc_bounds --case CASE --skip SKIP --expect-stale 1", own=True)],
     # On x86_64 vm.migrc_enable does not change while something moves, see tlb_rs_patching_is_safe().
-    "tlb_rs_abuse": [way("tlb_rs_abuse --case CASE --skip SKIP", boot=LARGE_BOOT)],
+    "tlb_rs_abuse": [way("env TLB_SKIP=SKIP tlb_rs_abuse -v CASE", boot=LARGE_BOOT)],
 
     "hvo_pool: pool": [hvo("changes of entries that others may use")],
     "hvo_pool: pool [tlbi]": [hvo("stale translations of vmemmap")],

@@ -62,7 +62,7 @@ def remove(suite, **every):
 def not_a_rule(suite, arch):
     """What no rule prevents has to be found, too."""
     reported(suite, "owed at exit", arch, "tlb_batch_task -t exit", "the kernel warns", "tlb_batch_exit_slow")
-    boot(suite, "abuse, with what it checks broken", arch, harness.IMAGE, "tlb_rs_abuse --break --seconds 1 --processes 100",
+    boot(suite, "abuse, with what it checks broken", arch, harness.IMAGE, "TLB_BREAK=1 TLB_SECONDS=1 TLB_PROCESSES=100 tlb_rs_abuse",
          mem="4G", timeout=900)
 
 

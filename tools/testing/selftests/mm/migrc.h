@@ -41,20 +41,29 @@ static inline void migrc_setting(const char *path, long val)
 		ksft_exit_fail_msg("cannot set %s to %ld\n", path, val);
 }
 
+/* Why nothing can be tested here, or NULL. */
+static inline const char *migrc_missing(int cpus)
+{
+	static char need[32];
+
+	if (access(MIGRC_ENABLE, R_OK))
+		return "no migrc: " MIGRC_ENABLE " is absent";
+	snprintf(need, sizeof(need), "needs %d CPUs", cpus);
+	if (tlb_rs_nr_cpus() < cpus)
+		return need;
+	return (tlb_rs_memory_nodes() & 3) != 3 ? "needs memory on nodes 0 and 1" : NULL;
+}
+
 /*
  * Without a move in between, only a flush by the kernel for reasons of its own
  * should end a deferral: @age_ms long, @pages many.
  */
 static inline void migrc_init(int cpus, long pages, long age_ms)
 {
-	char buf[32];
+	const char *why = migrc_missing(cpus);
 
-	if (tlb_rs_read_file(MIGRC_ENABLE, buf, sizeof(buf)))
-		ksft_exit_skip("no migrc: %s is absent\n", MIGRC_ENABLE);
-	if (tlb_rs_nr_cpus() < cpus)
-		ksft_exit_skip("needs %d CPUs\n", cpus);
-	if ((tlb_rs_memory_nodes() & 3) != 3)
-		ksft_exit_skip("needs memory on nodes 0 and 1\n");
+	if (why)
+		ksft_exit_skip("%s\n", why);
 	migrc_setting(MIGRC_PAGES, pages);
 	migrc_setting(MIGRC_AGE, age_ms);
 	migrc_setting(MIGRC_ENABLE, 1);

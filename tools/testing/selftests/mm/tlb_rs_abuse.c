@@ -17,13 +17,14 @@
  * longer than in the same without migrc (an emulator is slow); nothing is held in the end, and
  * no memory is missing.
  *
- * With --break, or without a rule of the kernel (--skip), what a case checks is broken on
+ * With TLB_BREAK=1, or without a rule of the kernel (TLB_SKIP), what a case checks is broken on
  * purpose: it passes if it says so.
  */
 #include "tlb_rs_abuse.h"
+#include "tlb_rs_harness.h"
 
-long seconds = 2;
-long processes = 1100;
+long seconds;
+long processes;
 bool broken;
 const char *skip_hooks;
 
@@ -182,20 +183,11 @@ static void watchdog_end(void)
 
 /* ----------------------------------------------------------------------------------- */
 
-static const struct test {
+struct test {
 	const char *name;
 	void (*run)(bool on);
-	enum sign broken;	/* what --break leads to, or 0 */
-	enum sign without;	/* and --skip */
-	const char *(*cannot)(void);	/* why it is skipped, or NULL */
-} tests[] = {
-	{ "generation", case_generation, 0, 0, NULL },
-	{ "ledger", case_ledger, HELD, 0, NULL },
-	{ "sharers", case_sharers, STALL, 0, NULL },
-	{ "forkbomb", case_forkbomb, LEAK, 0, NULL },
-	{ "hugetlb", case_hugetlb, LEAK, 0, cannot_hugetlb },
-	{ "toggle", case_toggle, CONTENTS, HELD, NULL },
-	{ "garbage", case_garbage, BOUND, 0, NULL },
+	enum sign broken;	/* what TLB_BREAK leads to, or 0 */
+	enum sign without;	/* and TLB_SKIP */
 };
 
 static __u64 phase(const struct test *test, bool on)
@@ -255,64 +247,52 @@ static bool run(const struct test *test)
 	return sh->shown & (broken ? test->broken : test->without);
 }
 
-static void help(const char *prog)
-{
-	printf("usage: %s [option]...\n"
-	       "  [--case NAME] [--seconds N] [--processes N] [--break] [--skip HOOKS]\n",
-	       prog);
-}
+FIXTURE(tlb_rs_abuse) {
+};
 
-int main(int argc, char **argv)
-{
-	static const struct option options[] = {
-		{ "case", required_argument, NULL, 'c' },
-		{ "seconds", required_argument, NULL, 't' },
-		{ "processes", required_argument, NULL, 'p' },
-		{ "break", no_argument, NULL, 'b' },
-		{ "skip", required_argument, NULL, 's' },
-		{ "help", no_argument, NULL, 'h' },
-		{ }
-	};
-	const char *only = NULL;
-	size_t i, plan = 0;
-	int opt, n;
+FIXTURE_VARIANT(tlb_rs_abuse) {
+	struct test test;
+	const char *(*cannot)(void);	/* why it is skipped, or NULL */
+};
 
-	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "c:t:p:bs:h", options, NULL)) != -1) {
-		switch (opt) {
-		case 'c':
-			only = optarg;
-			break;
-		case 't':
-			seconds = tlb_rs_number(optarg, 1, 1000000);
-			break;
-		case 'p':
-			processes = tlb_rs_number(optarg, 1, 100000);
-			break;
-		case 'b':
-			broken = true;
-			break;
-		case 's':
-			skip_hooks = optarg;
-			break;
-		default:
-			help(argv[0]);
-			return opt == 'h' ? 0 : KSFT_FAIL;
-		}
-	}
-	if (geteuid())
-		ksft_exit_skip("needs root\n");
+FIXTURE_VARIANT_ADD(tlb_rs_abuse, generation) {
+	.test = { "generation", case_generation },
+};
+
+FIXTURE_VARIANT_ADD(tlb_rs_abuse, ledger) {
+	.test = { "ledger", case_ledger, .broken = HELD },
+};
+
+FIXTURE_VARIANT_ADD(tlb_rs_abuse, sharers) {
+	.test = { "sharers", case_sharers, .broken = STALL },
+};
+
+FIXTURE_VARIANT_ADD(tlb_rs_abuse, forkbomb) {
+	.test = { "forkbomb", case_forkbomb, .broken = LEAK },
+};
+
+FIXTURE_VARIANT_ADD(tlb_rs_abuse, hugetlb) {
+	.test = { "hugetlb", case_hugetlb, .broken = LEAK },
+	.cannot = cannot_hugetlb,
+};
+
+FIXTURE_VARIANT_ADD(tlb_rs_abuse, toggle) {
+	.test = { "toggle", case_toggle, .broken = CONTENTS, .without = HELD },
+};
+
+FIXTURE_VARIANT_ADD(tlb_rs_abuse, garbage) {
+	.test = { "garbage", case_garbage, .broken = BOUND },
+};
+
+FIXTURE_SETUP(tlb_rs_abuse)
+{
+	tlb_rs_undo();
+	migrc_case = variant->test.name;
+	if (broken && !variant->test.broken)
+		SKIP(return, "has nothing to break");
 	migrc_init(4, 0, 100);
 	sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (sh == MAP_FAILED)
-		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
-	psize = getpagesize();
-	read_sizes();
-	for (n = nr_sizes - 1; n >= 0; n--) {
-		if (sizes[n] <= 65536 && vmemmap_pages(sizes[n]) > 1)
-			pool_kb = sizes[n];
-	}
-	pool_max = pool_kb ? (128L << 10) / (long)pool_kb : 0;
+	ASSERT_NE(MAP_FAILED, sh);
 	/* An emulated CPU may not run for many milliseconds. */
 	tlb_rs_setting(HVO_PARAM "ack_timeout_us", "200000");
 	tlb_rs_setting(HVO_PARAM "pause_budget_us", "1000000");
@@ -320,28 +300,39 @@ int main(int argc, char **argv)
 	tlb_rs_keep(HVO_SYSCTL);
 	choose_user();
 	leave_last_cpu();
+	if (variant->cannot) {
+		const char *why = variant->cannot();
 
-	for (i = 0; i < ARRAY_SIZE(tests); i++)
-		plan += (!only || !strcmp(only, tests[i].name)) && (!broken || tests[i].broken);
-	if (!plan)
-		ksft_exit_fail_msg("no case '%s'\n", only);
-	ksft_set_plan(plan);
-	for (i = 0; i < ARRAY_SIZE(tests); i++) {
-		const char *why = NULL;
-		int ret = KSFT_SKIP;
-
-		if ((only && strcmp(only, tests[i].name)) || (broken && !tests[i].broken))
-			continue;
-		migrc_case = tests[i].name;
-		if (tests[i].cannot)
-			why = tests[i].cannot();
 		if (why)
-			ksft_print_msg("%s: %s\n", migrc_case, why);
-		else
-			ret = run(&tests[i]) ? KSFT_PASS : KSFT_FAIL;
-		ksft_test_result_report(ret, "abuse: %s%s%s%s\n", migrc_case,
-					broken ? ", broken" : "", skip_hooks ? ", without " : "",
-					skip_hooks ?: "");
+			SKIP(return, "%s", why);
 	}
-	ksft_finished();
+}
+
+FIXTURE_TEARDOWN_PARENT(tlb_rs_abuse)
+{
+	tlb_rs_tear_down();
+}
+
+TEST_F_TIMEOUT(tlb_rs_abuse, bounded, 4 * TLB_RS_TIMEOUT_S)
+{
+	EXPECT_TRUE(run(&variant->test));
+}
+
+int main(int argc, char **argv)
+{
+	int n;
+
+	tlb_rs_skip_all(geteuid() ? "needs root" : migrc_missing(4));
+	seconds = tlb_rs_env_number("TLB_SECONDS", 2, 1, 1000000);
+	processes = tlb_rs_env_number("TLB_PROCESSES", 1100, 1, 100000);
+	broken = tlb_rs_env_number("TLB_BREAK", 0, 0, 1);
+	skip_hooks = tlb_rs_env("TLB_SKIP");
+	psize = getpagesize();
+	read_sizes();
+	for (n = nr_sizes - 1; n >= 0; n--) {
+		if (sizes[n] <= 65536 && vmemmap_pages(sizes[n]) > 1)
+			pool_kb = sizes[n];
+	}
+	pool_max = pool_kb ? (128L << 10) / (long)pool_kb : 0;
+	return test_harness_run(argc, argv);
 }

@@ -48,7 +48,7 @@ struct shared {
 	bool end;
 	bool ready;
 	long bad;
-	unsigned int shown;	/* signs of what --break and --skip should show */
+	unsigned int shown;	/* signs of what TLB_BREAK and TLB_SKIP should show */
 	long ops;
 	long refused;
 	__u64 pending;
@@ -56,7 +56,7 @@ struct shared {
 	unsigned int nr_pids;
 };
 
-/* One that --break or --skip leads to. */
+/* One that TLB_BREAK or TLB_SKIP leads to. */
 #define shown(sign, ...) do {							\
 	__atomic_fetch_or(&sh->shown, sign, __ATOMIC_RELAXED);			\
 	violation(__VA_ARGS__);							\
