@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 
 #include "migrc.h"
+#include "tlb_rs_harness.h"
 
 #define NR_VMAS		4096	/* before P: what takes a fork long */
 #define FLUSHES_OF_FORK	4	/* at most, of whole address spaces: of parent and child */
@@ -33,7 +34,7 @@ static struct {
 	bool stop;
 } *sh;
 
-static long want = 2000;
+static long want;
 static size_t psize;
 static char *page_p;
 static int file = -1;
@@ -81,25 +82,22 @@ static void map_file(void)
 		ksft_exit_fail_msg("cannot map a file: %s\n", strerror(errno));
 }
 
-static const struct test {
-	const char *name;
-	const char *region;
-	void (*map)(void);
-	void (*zap)(void);
-} tests[] = {
-	{ "dontneed", "zap_dontneed", map_anon, zap_dontneed },
-	{ "truncate", "zap_truncate", map_file, zap_truncate },
+struct zaps {
+	long nr;
+	long beside;	/* a fork, all the time */
+	long forks;
+	long flushes;	/* of a whole address space; x86_64 */
 };
 
-static int run(const struct test *t)
+static void run(struct zaps *z, const char *region, void (*map)(void), void (*zap)(void))
 {
 	size_t len = (NR_VMAS + 1) * psize, i;
-	long zaps = 0, beside = 0, forks, all;
 	struct tlb_rs_counters c;
 	char buf[32], extra[128];
 	__u64 begin, was;
 	pthread_t id;
 	char *area;
+	long forks;
 	int on = 0;
 
 	area = tlb_rs_mmap(len, psize);
@@ -109,7 +107,7 @@ static int run(const struct test *t)
 			ksft_exit_fail_msg("MADV_DONTDUMP: %s\n", strerror(errno));
 	}
 	page_p = area + NR_VMAS * psize;
-	t->map();
+	map();
 	/* Of its own, and not shared with the child, whose end would flush for it. */
 	if (madvise(page_p, psize, MADV_DONTFORK))
 		ksft_exit_fail_msg("MADV_DONTFORK: %s\n", strerror(errno));
@@ -121,80 +119,79 @@ static int run(const struct test *t)
 		;
 	tlb_rs_begin(&c);
 	begin = tlb_rs_now_ns();
-	was = LOAD(sh->forks);
-	forks = was;
-	while (beside < want && tlb_rs_now_ns() - begin < LIMIT_NS) {
+	forks = LOAD(sh->forks);
+	while (z->beside < want && tlb_rs_now_ns() - begin < LIMIT_NS) {
 		__u64 now;
 
 		__atomic_store_n(page_p, 1, __ATOMIC_RELAXED);
 		was = LOAD(sh->forks);
-		t->zap();
+		zap();
 		now = LOAD(sh->forks);
-		zaps++;
-		beside += now == was && was & 1;
+		z->nr++;
+		z->beside += now == was && was & 1;
 	}
 	/* Those that have begun before or end after count, too. */
-	forks = (LOAD(sh->forks) - forks) / 2 + 1;
+	z->forks = (LOAD(sh->forks) - forks) / 2 + 1;
 	tlb_rs_end(&c);
 	STORE(sh->stop, true);
 	pthread_join(id, NULL);
+	z->flushes = c.vmstat[TLB_RS_VMSTAT_FLUSH_ALL];
 	if (!tlb_rs_read_file(MIGRC_ENABLE, buf, sizeof(buf)))
 		on = atoi(buf);
 	snprintf(extra, sizeof(extra), ",\"migrc\":%d,\"zaps\":%ld,\"beside\":%ld,\"forks\":%ld",
-		 on, zaps, beside, forks);
-	tlb_rs_json_region(t->region, extra, &c);
-	munmap(area, len);
-	munmap(sh, 2 * 4096);
-	if (file >= 0)
-		close(file);
-	file = -1;
-
-	if (beside < want || beside < 2 * FLUSHES_OF_FORK * forks) {
-		ksft_print_msg("%s: %ld zaps beside %ld forks, too few\n", t->name, beside, forks);
-		return KSFT_FAIL;
-	}
-	all = c.vmstat[TLB_RS_VMSTAT_FLUSH_ALL];
-	if (all > FLUSHES_OF_FORK * forks + beside / 10) {
-		ksft_print_msg("%s: %ld flushes of a whole address space\n", t->name, all);
-		return KSFT_FAIL;
-	}
-	return KSFT_PASS;
+		 on, z->nr, z->beside, z->forks);
+	tlb_rs_json_region(region, extra, &c);
 }
 
-static void help(const char *prog)
+FIXTURE(migrc_fork) {
+};
+
+FIXTURE_VARIANT(migrc_fork) {
+	const char *region;
+	void (*map)(void);
+	void (*zap)(void);
+};
+
+FIXTURE_VARIANT_ADD(migrc_fork, dontneed) {
+	.region = "zap_dontneed",
+	.map = map_anon,
+	.zap = zap_dontneed,
+};
+
+FIXTURE_VARIANT_ADD(migrc_fork, truncate) {
+	.region = "zap_truncate",
+	.map = map_file,
+	.zap = zap_truncate,
+};
+
+FIXTURE_SETUP(migrc_fork)
 {
-	printf("usage: %s [--zaps N]\nN: beside a fork, in each region (default %ld)\n", prog,
-	       want);
+	tlb_rs_undo();
+}
+
+FIXTURE_TEARDOWN_PARENT(migrc_fork)
+{
+	tlb_rs_tear_down();
+}
+
+TEST_F_TIMEOUT(migrc_fork, flushes, TLB_RS_TIMEOUT_S)
+{
+	struct zaps z = { };
+
+	run(&z, variant->region, variant->map, variant->zap);
+	/* Too few show nothing. */
+	EXPECT_GE(z.beside, want);
+	EXPECT_GE(z.beside, 2 * FLUSHES_OF_FORK * z.forks);
+	EXPECT_LE(z.flushes, FLUSHES_OF_FORK * z.forks + z.beside / 10);
 }
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "zaps", required_argument, NULL, 'z' },
-		{ "help", no_argument, NULL, 'h' },
-		{ }
-	};
-	size_t i;
-	int opt;
-
-	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "z:h", options, NULL)) != -1) {
-		switch (opt) {
-		case 'z':
-			want = tlb_rs_number(optarg, 1, 1000000);
-			break;
-		default:
-			help(argv[0]);
-			return opt == 'h' ? 0 : KSFT_FAIL;
-		}
-	}
-	if (tlb_rs_nr_cpus() < 2)
-		ksft_exit_skip("needs two CPUs\n");
+	tlb_rs_skip_all(tlb_rs_nr_cpus() < 2 ? "needs two CPUs" : NULL);
+	/* Zaps beside a fork, of each. */
+	want = tlb_rs_env_number("TLB_ROUNDS", 2000, 1, 1000000);
 	psize = getpagesize();
 	tlb_rs_quiet();
 	tlb_rs_pin_cpu(0);
-	ksft_set_plan(ARRAY_SIZE(tests));
-	for (i = 0; i < ARRAY_SIZE(tests); i++)
-		ksft_test_result_report(run(&tests[i]), "fork: %s\n", tests[i].name);
-	ksft_finished();
+	return test_harness_run(argc, argv);
 }
