@@ -120,7 +120,7 @@ WAYS = {
     "migrc_file": [way("migrc_file --rounds 4 --expect-stale 1 --case CASE --skip SKIP")],
     "migrc_file: race": [way("migrc_file --rounds 50 --expect-stale 1 --case CASE --skip SKIP")],
     "migrc_file: idle": [way("migrc_file --rounds 1 --expect-stale 1 --case CASE --skip SKIP")],
-    "migrc_readmostly": [way("migrc_readmostly --expect-stale 1 --case CASE --skip SKIP")],
+    "migrc_readmostly": [way("env TLB_SKIP=SKIP TLB_EXPECT=1 migrc_readmostly -t CASE")],
     "migrc_bounds": [way("migrc_bounds --case CASE --skip SKIP --expect-stale 1")],
     "migrc_bounds: exit": [way("migrc_bounds --case CASE --skip SKIP", uaf=True, says=("migrc",), boot=())],
     "migrc_bounds: pressure": [way("migrc_bounds --case CASE --rounds 1 --skip SKIP --expect-stale 1",

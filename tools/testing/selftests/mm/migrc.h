@@ -452,7 +452,7 @@ static inline void migrc_own_variables(void)
 		__atomic_fetch_or((char *)p, 0, __ATOMIC_RELAXED);
 }
 
-/* Of a program that has a table of cases. */
+/* Of a program that has cases. */
 struct migrc_options {
 	const char *only;	/* --case */
 	const char *dir;	/* --dir, of a program that uses files; or NULL */
@@ -463,6 +463,9 @@ struct migrc_options {
 
 /* migrc_cases.c */
 extern const char *migrc_case;
+extern const char *migrc_why;
+void migrc_ask(struct migrc_options *o);
+int migrc_skipped(const char *why);
 bool migrc_options(int argc, char **argv, struct migrc_options *o, int *status);
 bool migrc_more(const struct migrc_options *o, long rounds, long done, long armed, __u64 stale);
 int migrc_judge(const struct migrc_options *o, long rounds, long armed, __u64 stale, bool optional);

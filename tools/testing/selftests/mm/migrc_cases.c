@@ -1,9 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Programs that have a table of cases: their options, their verdicts, their records. */
+/* Programs that have cases: their options, their verdicts, their records. */
 #include "migrc.h"
 
 /* The case that is running. */
 const char *migrc_case;
+
+/* Why it is skipped. */
+const char *migrc_why;
+
+/* What the environment asks of all cases. */
+void migrc_ask(struct migrc_options *o)
+{
+	const char *skip = tlb_rs_env("TLB_SKIP");
+
+	o->skip = skip && strcmp(skip, "none") ? skip : NULL;
+	o->rounds = tlb_rs_env_number("TLB_ROUNDS", 0, 1, 1000000);
+	o->want = tlb_rs_env_number("TLB_EXPECT", 0, 0, 1000000);
+}
+
+/* A kselftest exit code. */
+int migrc_skipped(const char *why)
+{
+	migrc_why = why;
+	return KSFT_SKIP;
+}
 
 static void migrc_help(const char *prog, const struct migrc_options *o)
 {
@@ -80,7 +100,9 @@ int migrc_judge(const struct migrc_options *o, long rounds, long armed, __u64 st
 	if (!o->want && armed < (rounds + 3) / 4) {
 		ksft_print_msg("%s: %ld rounds armed only, too few for the %ld planned\n",
 			       migrc_case, armed, rounds);
-		return optional && !armed && !stale ? KSFT_SKIP : KSFT_FAIL;
+		if (optional && !armed && !stale)
+			return migrc_skipped("no round was armed");
+		return KSFT_FAIL;
 	}
 	if (o->want ? stale >= (__u64)o->want : !stale)
 		return KSFT_PASS;

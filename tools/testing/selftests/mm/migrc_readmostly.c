@@ -16,12 +16,11 @@
  * locked   memory that is locked does not fault
  * hint     a NUMA hinting fault of a reader leaves the pages fit for deferral
  *
- * Each case is a process of its own: what it may spend is counted for each.
+ * What a process may spend is counted for each, and the harness has one for each case.
  */
-#define _GNU_SOURCE
 #include <sys/wait.h>
 
-#include "migrc.h"
+#include "migrc_harness.h"
 
 #define NUMA_BALANCING		"/proc/sys/kernel/numa_balancing"
 #define NUMA_SCAN(what)		DEBUGFS "sched/numa_balancing/scan_" what "_ms"
@@ -40,8 +39,9 @@ static struct migrc_reader sh;
 static size_t psize, nr_pages;
 static char *base;
 static struct migrc_set set;
+static struct migrc_options asked;
 
-/* With --expect-stale what a rule is about should not be @kept, and nothing else may be wrong. */
+/* With TLB_EXPECT what a rule is about should not be @kept, and nothing else may be wrong. */
 static int judge(const struct migrc_options *o, bool kept, const char *why)
 {
 	if (!kept)
@@ -55,13 +55,6 @@ static int fail(const char *why)
 	ksft_print_msg("%s: %s\n", migrc_case, why);
 	return KSFT_FAIL;
 }
-
-/* A case is a process of its own; ksft_exit_fail_msg() would end the list of all of them. */
-#define die(fmt, ...) do {							\
-	ksft_print_msg("%s: " fmt, migrc_case, ##__VA_ARGS__);			\
-	fflush(stdout);								\
-	_exit(KSFT_FAIL);							\
-} while (0)
 
 static void map_pages(size_t nr)
 {
@@ -115,7 +108,7 @@ static long move(int times)
 		moved = migrc_move(&set, 0, !migrc_node_of(last_page), MPOL_MF_MOVE);
 		migrc_diff(&before, &d);
 		if (moved < nr_pages - nr_pages / 16)
-			die("%zu of %zu pages moved\n", moved, nr_pages);
+			ksft_exit_fail_msg("%zu of %zu pages moved\n", moved, nr_pages);
 	}
 	return d.val[MIGRC_DEFERRED];
 }
@@ -165,7 +158,7 @@ static int run_table(const struct migrc_options *o)
 	map_pages(NR_PAGES);
 	migrc_read(&before);
 	if (pthread_create(&r, NULL, migrc_reader, &sh))
-		die("cannot start a thread\n");
+		ksft_exit_fail_msg("cannot start a thread\n");
 	WAIT_FOR(LOAD(sh.tid));
 	move(2);
 	for (round = 1; migrc_more(o, rounds, round - 1, armed, sh.stale); round++)
@@ -242,7 +235,7 @@ static int run_locked(const struct migrc_options *o)
 
 	map_pages(NR_PAGES);
 	if (mlock(base, NR_PAGES * psize))
-		die("mlock: %s\n", strerror(errno));
+		ksft_exit_fail_msg("mlock: %s\n", strerror(errno));
 	store(1);
 	move(3);
 	faults = store(2);
@@ -263,7 +256,7 @@ static int run_locked(const struct migrc_options *o)
 static size_t swap_out(void)
 {
 	if (madvise(base, NR_PAGES * psize, MADV_PAGEOUT))
-		die("MADV_PAGEOUT: %s\n", strerror(errno));
+		ksft_exit_fail_msg("MADV_PAGEOUT: %s\n", strerror(errno));
 	return tlb_rs_count_pagemap(base, NR_PAGES, PM_SWAP);
 }
 
@@ -274,7 +267,7 @@ static int run_swap(const struct migrc_options *o)
 	int times;
 
 	if (!tlb_rs_has_swap())
-		return KSFT_SKIP;
+		return migrc_skipped("no swap");
 	for (times = 1; times <= 3; times++) {
 		size_t out;
 
@@ -341,17 +334,6 @@ static void *spinner(void *arg)
 	return NULL;
 }
 
-static bool can_hint;
-
-/* Not by the case: a child's settings would not be restored. */
-static void setup_hint(void)
-{
-	can_hint = !access(NUMA_BALANCING, W_OK) &&
-		   tlb_rs_setting(NUMA_SCAN("period_min"), "20") &&
-		   tlb_rs_setting(NUMA_SCAN("period_max"), "20") &&
-		   tlb_rs_setting(NUMA_SCAN("delay"), "0");
-}
-
 static int run_hint(const struct migrc_options *o)
 {
 	__u64 end = tlb_rs_now_ns() + 60000000000ULL;
@@ -360,12 +342,14 @@ static int run_hint(const struct migrc_options *o)
 	long deferred, writable;
 	pthread_t t;
 
-	if (!can_hint)
-		return KSFT_SKIP;
+	if (!tlb_rs_keep(NUMA_BALANCING) || !tlb_rs_setting(NUMA_SCAN("period_min"), "20") ||
+	    !tlb_rs_setting(NUMA_SCAN("period_max"), "20") ||
+	    !tlb_rs_setting(NUMA_SCAN("delay"), "0"))
+		return migrc_skipped("no NUMA balancing, or no debugfs");
 	map_pages(NR_PAGES);
 	/* What is bound to a node is not scanned. */
 	if (syscall(SYS_mbind, base, NR_PAGES * psize, 0 /* MPOL_DEFAULT */, NULL, 0UL, 0U))
-		die("mbind: %s\n", strerror(errno));
+		ksft_exit_fail_msg("mbind: %s\n", strerror(errno));
 	store(1);
 	move(2);
 	/*
@@ -374,7 +358,7 @@ static int run_hint(const struct migrc_options *o)
 	 */
 	STORE(sh.stop, false);
 	if (pthread_create(&t, NULL, spinner, NULL))
-		die("cannot start a thread\n");
+		ksft_exit_fail_msg("cannot start a thread\n");
 	if (protected() - got < MOST_PAGES)
 		return fail("nothing has lost permission");
 	before = tlb_rs_vmstat_read("numa_hint_faults");
@@ -393,10 +377,8 @@ static int run_hint(const struct migrc_options *o)
 	printf("{\"test\":\"migrc_readmostly\",\"case\":\"hint\",\"hints\":%lld,", hints);
 	printf("\"deferred\":%ld}\n", deferred);
 	unmap_pages();
-	if (hints < 2 * NR_PAGES) {
-		ksft_print_msg("hint: no hinting faults\n");
-		return KSFT_SKIP;
-	}
+	if (hints < 2 * NR_PAGES)
+		return migrc_skipped("no hinting faults");
 	if (bad)
 		return fail("wrong contents");
 	if (deferred + writable < MOST_PAGES)
@@ -404,59 +386,63 @@ static int run_hint(const struct migrc_options *o)
 	return judge(o, deferred >= MOST_PAGES, "a reader has got write permission");
 }
 
-static const struct test {
-	const char *name;
-	int (*run)(const struct migrc_options *o);
-} tests[] = {
-	{ "table", run_table },
-	{ "writer", run_writer },
-	{ "rare", run_rare },
-	{ "swap", run_swap },
-	{ "fork", run_fork },
-	{ "locked", run_locked },
-	{ "hint", run_hint },
+FIXTURE(migrc_readmostly) {
 };
 
-static const struct test *test;
-
-static const char *choose(size_t i)
+FIXTURE_SETUP(migrc_readmostly)
 {
-	test = &tests[i];
-	return test->name;
+	migrc_begin(_metadata, &asked);
 }
 
-static int run(const struct migrc_options *o)
+FIXTURE_TEARDOWN_PARENT(migrc_readmostly)
 {
-	int status;
-	pid_t pid;
+	tlb_rs_tear_down();
+}
 
-	fflush(stdout);
-	pid = fork();
-	if (!pid) {
-		status = test->run(o);
-		fflush(stdout);
-		_exit(status);
-	}
-	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
-		return KSFT_FAIL;
-	return WEXITSTATUS(status);
+TEST_F_TIMEOUT(migrc_readmostly, table, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run_table(&asked));
+}
+
+TEST_F_TIMEOUT(migrc_readmostly, writer, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run_writer(&asked));
+}
+
+TEST_F_TIMEOUT(migrc_readmostly, rare, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run_rare(&asked));
+}
+
+TEST_F_TIMEOUT(migrc_readmostly, swap, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run_swap(&asked));
+}
+
+TEST_F_TIMEOUT(migrc_readmostly, fork, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run_fork(&asked));
+}
+
+TEST_F_TIMEOUT(migrc_readmostly, locked, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run_locked(&asked));
+}
+
+TEST_F_TIMEOUT(migrc_readmostly, hint, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run_hint(&asked));
 }
 
 int main(int argc, char **argv)
 {
-	struct migrc_options o = { };
-	int status = KSFT_PASS;
-
-	ksft_print_header();
-	if (!migrc_options(argc, argv, &o, &status))
-		return status;
+	migrc_ask(&asked);
+	tlb_rs_skip_all(migrc_missing(2));
 	migrc_init(2, MAX_PAGES, AGE_MS);
 	if (!tlb_rs_setting(MIGRC_READMOSTLY, "1"))
-		ksft_exit_skip("no %s, or the CPUs do not set dirty bits\n", MIGRC_READMOSTLY);
-	if (!migrc_has_stats())
-		ksft_exit_skip("no %s\n", MIGRC_STATS);
-	setup_hint();
+		tlb_rs_skip_all("no " MIGRC_READMOSTLY ", or the CPUs do not set dirty bits");
+	tlb_rs_skip_all(migrc_has_stats() ? NULL : "no " MIGRC_STATS);
 	psize = getpagesize();
 	tlb_rs_pin_cpu(0);
-	migrc_run("readmostly", &o, ARRAY_SIZE(tests), choose, run);
+	return test_harness_run(argc, argv);
 }
