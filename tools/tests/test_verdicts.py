@@ -202,7 +202,7 @@ class Removals(unittest.TestCase):
         self.assertEqual([(r.command, r.arches, r.own) for r in ours], [
             ("migrc_stale --rounds 4 --expect-stale 1 --case zap --skip reuse", ("arm64", "x86_64"), False),
             ("migrc_file --rounds 50 --expect-stale 1 --case race --skip reuse", ("arm64",), False),
-            ("migrc_bounds --case offline --skip reuse --expect-stale 1", ("x86_64",), True)])
+            ("env TLB_SKIP=reuse TLB_EXPECT=1 migrc_bounds -t offline", ("x86_64",), True)])
         self.assertEqual({r.boot for r in ours}, {sabotage.MIGRC_BOOT})
 
     def test_several_rules(self):

@@ -216,11 +216,11 @@ def programs(suite):
             run("stress", "tlb_batch_stress --seconds 10 --toggle", "migrc_stress --seconds 10 --toggle",
                 LRU_GEN if arch == "x86_64" else "", swap="256M", oracle=True)
             run("litmus, migrc bounds", f"tlb_batch_stale_litmus --rounds {LITMUS_ROUNDS[arch]} --expect-none",
-                *(f"run migrc_bounds --case {case}" for case in MIGRC_BOUNDS[arch]),
+                *(f"run migrc_bounds -t {case}" for case in MIGRC_BOUNDS[arch]),
                 "migrc_workload --case lookup --by damon --pairs 1", how=asked,
                 absent=("off",) if arch == "x86_64" else ())   # no live patching under TCG
-            run("migrc pressure", "migrc_bounds --case pressure", how=asked, mem="768M")
-            run("migrc nested", "migrc_bounds --case nested --rounds 1", how=asked, mem="256M")
+            run("migrc pressure", "migrc_bounds -t pressure", how=asked, mem="768M")
+            run("migrc nested", "TLB_ROUNDS=1 migrc_bounds -t nested", how=asked, mem="256M")
             run("abuse", "tlb_rs_abuse", mem="4G", oracle=arch == "arm64")
             start(watched, suite, arch, harness.IMAGE)
             if arch == "arm64":

@@ -177,8 +177,8 @@ run tlb_batch_task
 run migrc_stale --rounds 2
 run migrc_file --rounds 2
 run migrc_readmostly
-run migrc_bounds --case limit
-run migrc_bounds --case poison
+run migrc_bounds -t limit
+run migrc_bounds -t poison
 run hvo_pool -t pool
 run hvo_pool -t use
 tlb_batch_stress --seconds 20 --toggle > /tmp/tlb_batch_stress & batch=$!

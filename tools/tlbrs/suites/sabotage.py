@@ -121,12 +121,12 @@ WAYS = {
     "migrc_file: race": [way("migrc_file --rounds 50 --expect-stale 1 --case CASE --skip SKIP")],
     "migrc_file: idle": [way("migrc_file --rounds 1 --expect-stale 1 --case CASE --skip SKIP")],
     "migrc_readmostly": [way("env TLB_SKIP=SKIP TLB_EXPECT=1 migrc_readmostly -t CASE")],
-    "migrc_bounds": [way("migrc_bounds --case CASE --skip SKIP --expect-stale 1")],
-    "migrc_bounds: exit": [way("migrc_bounds --case CASE --skip SKIP", uaf=True, says=("migrc",), boot=())],
-    "migrc_bounds: pressure": [way("migrc_bounds --case CASE --rounds 1 --skip SKIP --expect-stale 1",
+    "migrc_bounds": [way("env TLB_SKIP=SKIP TLB_EXPECT=1 migrc_bounds -t CASE")],
+    "migrc_bounds: exit": [way("env TLB_SKIP=SKIP migrc_bounds -t CASE", uaf=True, says=("migrc",), boot=())],
+    "migrc_bounds: pressure": [way("env TLB_SKIP=SKIP TLB_ROUNDS=1 TLB_EXPECT=1 migrc_bounds -t CASE",
                                    boot=options(mem="768M"))],
     # No memory that was there at boot goes offline on arm64.
-    "migrc_bounds: offline": [way("migrc_bounds --case CASE --skip SKIP --expect-stale 1", own=True)],
+    "migrc_bounds: offline": [way("env TLB_SKIP=SKIP TLB_EXPECT=1 migrc_bounds -t CASE", own=True)],
     # On x86_64 vm.migrc_enable does not change while something moves, see tlb_rs_patching_is_safe().
     "tlb_rs_abuse": [way("env TLB_SKIP=SKIP tlb_rs_abuse -v CASE", boot=LARGE_BOOT)],
 

@@ -21,12 +21,15 @@
  * nested   a migration whose allocation makes the same task migrate others
  *          (compaction) does not mix up the two.
  *
- * With --skip the damage is counted: see --expect-stale.
+ * With TLB_SKIP=HOOK the damage is counted, and TLB_EXPECT=N is how much there has to be.
  */
 #include "migrc_bounds.h"
+#include "migrc_harness.h"
 
 size_t psize;
+struct shared *sh;
 static char *scratch;
+static struct migrc_options asked;
 
 /* Another CPU that uses this mm: a flush of this CPU only is never deferred. */
 static struct tlb_rs_readers readers;
@@ -173,11 +176,6 @@ static void case_off(long rounds, struct result *r)
 
 /* --- exit -------------------------------------------------------------------------- */
 
-static struct shared {
-	bool ready;
-	long bad;
-} *sh;
-
 static void exit_child(char *base, size_t len)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -254,74 +252,114 @@ static void case_exit(long rounds, struct result *r)
 	unmap(&set, base);
 }
 
-static const struct test {
-	const char *name;
-	void (*run)(long rounds, struct result *r);
-	long rounds;
-} tests[] = {
-	{ "limit", case_limit, 20 },
-	{ "age", case_age, 9 },
-	{ "exit", case_exit, 48 },
-	{ "off", case_off, 400 },
-	{ "pressure", case_pressure, 2 },
-	{ "offline", case_offline, 2 },
-	{ "hugetlb", case_hugetlb, 2 },
-	{ "denied", case_denied, 1 },
-	{ "thp", case_thp, 1 },
-	{ "compaction", case_compaction, 1 },
-	{ "poison", case_poison, 4 },
-	{ "nested", case_nested, 2 },
-};
-
-static const struct test *test;
-
-static const char *choose(size_t i)
+static int run(void (*fn)(long rounds, struct result *r), long planned)
 {
-	test = &tests[i];
-	return test->name;
-}
-
-static int run(const struct migrc_options *o)
-{
-	long rounds = o->rounds ?: test->rounds;
+	long rounds = asked.rounds ?: planned;
 	struct migrc_counters before;
 	struct result r = { };
 
 	tlb_rs_readers_start(&readers, 1, false, scratch, psize);
 	migrc_read(&before);
-	test->run(rounds, &r);
+	fn(rounds, &r);
 	tlb_rs_readers_end(&readers);
-	if (r.why) {
-		ksft_print_msg("%s: %s\n", test->name, r.why);
-		return KSFT_SKIP;
-	}
-	migrc_record("migrc_bounds", o, rounds, r.armed, r.stale, &before);
+	if (r.why)
+		return migrc_skipped(r.why);
+	migrc_record("migrc_bounds", &asked, rounds, r.armed, r.stale, &before);
 	/* Rounds that could not show anything prove nothing. */
-	if (!o->want && r.armed < (rounds + 1) / 2) {
-		ksft_print_msg("%s: %ld of %ld rounds armed only\n", test->name, r.armed, rounds);
+	if (!asked.want && r.armed < (rounds + 1) / 2) {
+		ksft_print_msg("%ld of %ld rounds armed only\n", r.armed, rounds);
 		return KSFT_FAIL;
 	}
-	if (o->want ? r.stale >= o->want : !r.stale)
+	if (asked.want ? r.stale >= asked.want : !r.stale)
 		return KSFT_PASS;
-	ksft_print_msg("%s: %ld violations, expected: %s%ld\n", test->name, r.stale,
-		       o->want ? "at least " : "", o->want);
+	ksft_print_msg("%ld violations, expected: %s%ld\n", r.stale,
+		       asked.want ? "at least " : "", asked.want);
 	return KSFT_FAIL;
+}
+
+FIXTURE(migrc_bounds) {
+};
+
+FIXTURE_SETUP(migrc_bounds)
+{
+	if (migrc_begin(_metadata, &asked))
+		scratch = migrc_mmap(1, 0, SEED);
+}
+
+FIXTURE_TEARDOWN_PARENT(migrc_bounds)
+{
+	tlb_rs_tear_down();
+}
+
+TEST_F_TIMEOUT(migrc_bounds, limit, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run(case_limit, 20));
+}
+
+TEST_F_TIMEOUT(migrc_bounds, age, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run(case_age, 9));
+}
+
+TEST_F_TIMEOUT(migrc_bounds, exit, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run(case_exit, 48));
+}
+
+TEST_F_TIMEOUT(migrc_bounds, off, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run(case_off, 400));
+}
+
+TEST_F_TIMEOUT(migrc_bounds, pressure, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run(case_pressure, 2));
+}
+
+TEST_F_TIMEOUT(migrc_bounds, offline, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run(case_offline, 2));
+}
+
+TEST_F_TIMEOUT(migrc_bounds, hugetlb, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run(case_hugetlb, 2));
+}
+
+TEST_F_TIMEOUT(migrc_bounds, denied, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run(case_denied, 1));
+}
+
+TEST_F_TIMEOUT(migrc_bounds, thp, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run(case_thp, 1));
+}
+
+TEST_F_TIMEOUT(migrc_bounds, compaction, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run(case_compaction, 1));
+}
+
+TEST_F_TIMEOUT(migrc_bounds, poison, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run(case_poison, 4));
+}
+
+TEST_F_TIMEOUT(migrc_bounds, nested, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run(case_nested, 2));
 }
 
 int main(int argc, char **argv)
 {
-	struct migrc_options o = { };
-	int status = KSFT_PASS;
-
-	ksft_print_header();
-	if (!migrc_options(argc, argv, &o, &status))
-		return status;
+	migrc_ask(&asked);
+	tlb_rs_skip_all(migrc_missing(3));
 	migrc_init(3, NR_PAGES, LONG_MS);
 	psize = getpagesize();
 	sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (sh == MAP_FAILED)
 		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
-	scratch = migrc_mmap(1, 0, SEED);
 	tlb_rs_pin_cpu(0);
-	migrc_run("bounds", &o, ARRAY_SIZE(tests), choose, run);
+	return test_harness_run(argc, argv);
 }

@@ -31,8 +31,17 @@ struct result {
 	const char *why;	/* skipped */
 };
 
+/* Of all processes. */
+struct shared {
+	bool ready;
+	long bad;
+	pid_t kcompactd;	/* which has to be as it was */
+	cpu_set_t cpus;		/* where it may run */
+};
+
 /* migrc_bounds.c */
 extern size_t psize;
+extern struct shared *sh;
 void unmap(struct migrc_set *set, char *base);
 
 /* migrc_bounds_memory.c */

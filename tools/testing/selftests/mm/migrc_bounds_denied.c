@@ -170,22 +170,17 @@ void case_poison(long rounds, struct result *r)
 	unmap(&set, base);
 }
 
-static struct {
-	pid_t pid;
-	cpu_set_t cpus;
-} kcompactd;
-
 static void kcompactd_restore(void)
 {
 	const struct sched_param param = { };
 
-	sched_setscheduler(kcompactd.pid, SCHED_OTHER, &param);
-	sched_setaffinity(kcompactd.pid, sizeof(kcompactd.cpus), &kcompactd.cpus);
+	sched_setscheduler(sh->kcompactd, SCHED_OTHER, &param);
+	sched_setaffinity(sh->kcompactd, sizeof(sh->cpus), &sh->cpus);
 }
 
 /*
- * The thread that compacts @node has to leave that to who allocates: until exit it gets the CPU of
- * this test, and only when that is idle.
+ * The thread that compacts @node has to leave that to who allocates: until the end of the case it
+ * gets the CPU of this test, and only when that is idle.
  */
 static bool tame_kcompactd(int node)
 {
@@ -196,23 +191,23 @@ static bool tame_kcompactd(int node)
 	DIR *proc;
 
 	snprintf(name, sizeof(name), "kcompactd%d\n", node);
+	sh->kcompactd = 0;
 	proc = opendir("/proc");
-	while (proc && !kcompactd.pid && (ent = readdir(proc))) {
+	while (proc && !sh->kcompactd && (ent = readdir(proc))) {
 		snprintf(path, sizeof(path), "/proc/%s/comm", ent->d_name);
 		if (isdigit(ent->d_name[0]) && !tlb_rs_read_file(path, comm, sizeof(comm)) &&
 		    !strcmp(comm, name))
-			kcompactd.pid = atoi(ent->d_name);
+			sh->kcompactd = atoi(ent->d_name);
 	}
 	if (proc)
 		closedir(proc);
-	if (!kcompactd.pid ||
-	    sched_getaffinity(kcompactd.pid, sizeof(kcompactd.cpus), &kcompactd.cpus))
+	if (!sh->kcompactd || sched_getaffinity(sh->kcompactd, sizeof(sh->cpus), &sh->cpus))
 		return false;
 	tlb_rs_at_exit(kcompactd_restore);
 	CPU_ZERO(&cpus);
 	CPU_SET(0, &cpus);
-	return !sched_setscheduler(kcompactd.pid, SCHED_IDLE, &param) &&
-	       !sched_setaffinity(kcompactd.pid, sizeof(cpus), &cpus);
+	return !sched_setscheduler(sh->kcompactd, SCHED_IDLE, &param) &&
+	       !sched_setaffinity(sh->kcompactd, sizeof(cpus), &cpus);
 }
 
 void case_nested(long rounds, struct result *r)

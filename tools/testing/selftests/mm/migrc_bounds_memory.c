@@ -227,6 +227,8 @@ void case_offline(long rounds, struct result *r)
 
 		if (write_in_time(path, "online_movable"))
 			ksft_exit_fail_msg("memory block %d does not come back\n", block);
+		/* It is online at the end, too. */
+		tlb_rs_keep(path);
 		scatter(&set, 1, node_free(1) / 4, lo, lo + size / psize, 16);
 		r->armed += hold_scattered(&set, 1);
 		err = write_in_time(path, "offline");
@@ -239,7 +241,6 @@ void case_offline(long rounds, struct result *r)
 		if (err)
 			break;
 	}
-	write_in_time(path, "online");
 }
 
 /* Less than the smallest gigantic page. */
@@ -254,6 +255,7 @@ static bool allocate_gigantic(int nr)
 	snprintf(path, sizeof(path),
 		 "/sys/devices/system/node/node1/hugepages/hugepages-%skB/nr_hugepages", gigantic);
 	snprintf(val, sizeof(val), "%d", nr);
+	tlb_rs_keep(path);
 	return !write_in_time(path, val) && !tlb_rs_read_file(path, buf, sizeof(buf)) &&
 	       atoi(buf) == nr;
 }
