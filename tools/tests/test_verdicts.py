@@ -68,7 +68,7 @@ def output(*removals):
 
 class Removed(OfSuite):
     """A rule that was removed, and a test that was to see it."""
-    TASK, STALE, SECONDARY = (removal(text) for text in ("tlb_batch_task -t enomem", "migrc_stale --rounds 4",
+    TASK, STALE, SECONDARY = (removal(text) for text in ("tlb_batch_task -t enomem", "TLB_ROUNDS=4 TLB_EXPECT=1 migrc_stale",
                                                          "tlb_batch_secondary"))
     WHY = "skipped: hooks cannot be removed"
     SKIPPED = "1..1\n#            OK  tlb_batch_task.enomem\nok 1 tlb_batch_task.enomem # SKIP hooks cannot be removed\n"
@@ -82,7 +82,7 @@ class Removed(OfSuite):
 
     def test_seen(self):
         seen, rules = self.removed((self.TASK, "1..1\nok 1 tlb_batch_task.enomem\n", 0),
-                                   (self.STALE, "1..1\nok 1 stale: mprotect, without range\n", 0))
+                                   (self.STALE, "1..1\nok 1 migrc_stale.mprotect.stale\n", 0))
         self.assertEqual((set(seen.values()), rules.why, self.suite.failed), ({True}, {}, []))
 
     def test_skipped_is_not_seen(self):
@@ -91,7 +91,7 @@ class Removed(OfSuite):
                 (self.SKIPPED, 0, self.WHY),
                 (self.SKIPPED.replace("em # S", "e[    9.000000] [ T9] x\nm # S"), 0, self.WHY),
                 ("1..0 # SKIP needs 4 KiB pages\n", 4, "skipped: needs 4 KiB pages")):
-            seen, rules = self.removed((self.STALE, "1..1\nok 1 stale: mprotect, without range\n", 0),
+            seen, rules = self.removed((self.STALE, "1..1\nok 1 migrc_stale.mprotect.stale\n", 0),
                                        (self.TASK, text, status))
             self.assertEqual(seen, {self.STALE: True, self.TASK: False})
             self.assertEqual(rules.why, {("arm64", self.TASK): why})
@@ -131,7 +131,7 @@ class Removed(OfSuite):
         self.assertTrue(rules.seen["arm64", ours])
         # Two that have to report it and pass.
         both = next(r for r in sabotage.REMOVALS if r.both)
-        for text, seen in (("ok 1 stale: writable, x\n", True), ("ok 1 # SKIP stale: writable, x\n", False)):
+        for text, seen in (("ok 1 migrc_stale_writer.writable.lost\n", True), ("ok 1 migrc_stale_writer.writable.lost # SKIP x\n", False)):
             self.assertEqual(self.removed((both, text, 0), splats=[both.says[0]])[0], {both: seen})
 
 
@@ -200,7 +200,7 @@ class Removals(unittest.TestCase):
             "migrc_stale: zap", "migrc_file: race (arm64)", "migrc_bounds: offline (x86_64)",
             "migrc_file: image (SUITE=fs)"]}))
         self.assertEqual([(r.command, r.arches, r.own) for r in ours], [
-            ("migrc_stale --rounds 4 --expect-stale 1 --case zap --skip reuse", ("arm64", "x86_64"), False),
+            ("env TLB_SKIP=reuse TLB_ROUNDS=4 TLB_EXPECT=1 migrc_stale -v zap", ("arm64", "x86_64"), False),
             ("migrc_file --rounds 50 --expect-stale 1 --case race --skip reuse", ("arm64",), False),
             ("env TLB_SKIP=reuse TLB_EXPECT=1 migrc_bounds -t offline", ("x86_64",), True)])
         self.assertEqual({r.boot for r in ours}, {sabotage.MIGRC_BOOT})
@@ -362,8 +362,8 @@ class Matrix(unittest.TestCase):
         kernel, = (k for k in matrix.KERNELS if k.name == "arm64-nothp")
         record = {"failed": [], "skipped": ["tlb_batch_task", "tlb_batch_thp_split --dir /mnt --thps 2"]}
         self.assertEqual(matrix.failures(kernel, record), [])
-        record["skipped"].append("migrc_stale --rounds 2")
-        self.assertEqual(matrix.failures(kernel, record), ["skipped: migrc_stale --rounds 2"])
+        record["skipped"].append("migrc_stale")
+        self.assertEqual(matrix.failures(kernel, record), ["skipped: migrc_stale"])
         # What is there to be skipped is in the job.
         for kernel in matrix.KERNELS:
             for name in kernel.skips:

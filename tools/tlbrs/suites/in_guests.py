@@ -200,13 +200,13 @@ def programs(suite):
                 start(how, suite, name, arch, harness.IMAGE, "\n".join([SKIPS, *jobs]), timeout=900, **options)
 
             # x86_64 is emulated by one thread, in which a reader that spins costs the others their time.
-            run("migrc", REFAULT_SWAP, f"migrc_stale --rounds {MIGRC_ROUNDS}",
+            run("migrc", REFAULT_SWAP, f"TLB_ROUNDS={MIGRC_ROUNDS} migrc_stale",
                 f"migrc_file --rounds {MIGRC_ROUNDS}", "migrc_readmostly", disk="verity:256M", swap="disk:256M",
                 oracle=arch == "arm64")
             if arch == "arm64":
                 run("migrc, latency", "migrc_file --case idle --rounds 1", how=asked, disk="256M")
                 # With a plugin QEMU 10.0 does not return allocation tags.
-                run("memory tags", *(f"migrc_stale --case {case} --rounds {MIGRC_ROUNDS}" for case in ("tags", "type")),
+                run("memory tags", f"TLB_ROUNDS={MIGRC_ROUNDS} migrc_stale -v tags -t type",
                     "tlb_batch_zeropage", how=asked, mte=True)
                 # For how long who waits: without the oracle, which is slow.
                 run("tlb_batch, waits", "TLB_ROUNDS=3 tlb_batch_wait", how=asked, swap="256M")

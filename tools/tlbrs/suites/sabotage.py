@@ -68,9 +68,9 @@ def way(command, **more):
     return command, more
 
 
-def reported(rounds, **more):
+def reported(rounds, choose="-v", **more):
     """A debug kernel sees it, too."""
-    return way(f"migrc_stale --rounds {rounds} --expect-stale 1 --case CASE --skip SKIP",
+    return way(f"env TLB_SKIP=SKIP TLB_ROUNDS={rounds} TLB_EXPECT=1 migrc_stale {choose} CASE",
                says=("WARNING: mm/migrc/migrc_debug.c",), both=True, **{"boot": (), **more})
 
 
@@ -108,12 +108,14 @@ WAYS = {
                                              boot=options(cpu="neoverse-n1", **dict(TLB_BATCH_BOOT)))],
     "tlb_batch_refault: table (x86_64)": [way(TABLE)],
 
-    "migrc_stale": [way("migrc_stale --rounds 4 --expect-stale 1 --case CASE --skip SKIP")],
+    "migrc_stale": [way("env TLB_SKIP=SKIP TLB_ROUNDS=4 TLB_EXPECT=1 migrc_stale -v CASE")],
+    **{f"migrc_stale: {case}": [way("env TLB_SKIP=SKIP TLB_ROUNDS=4 TLB_EXPECT=1 migrc_stale -t CASE")]
+       for case in ("mixed", "notifier")},
     # There a child exits, and its flush is of all ASIDs where QEMU emulates arm64.
-    **{f"migrc_stale: {case}": [way("migrc_stale --rounds 4 --expect-stale 1 --case CASE --skip SKIP", own=True)]
+    **{f"migrc_stale: {case}": [way("env TLB_SKIP=SKIP TLB_ROUNDS=4 TLB_EXPECT=1 migrc_stale -v CASE", own=True)]
        for case in ("reuse", "common")},
     # No emulated CPU minds two memory types.
-    "migrc_stale: type": [reported(4, boot=options(mte=True))],
+    "migrc_stale: type": [reported(4, "-t", boot=options(mte=True))],
     "migrc_stale: writable": [reported(8)],
     "migrc_stale: pending": [reported(24)],
     "migrc_stale: fork": [reported(12)],

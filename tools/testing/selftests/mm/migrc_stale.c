@@ -12,7 +12,7 @@
  *   flag = round, release                (acquire) v = P
  *
  * R must read the new value, so a flush must complete before the store is possible.
- * Without the hook of the case (--skip) R reads the old page.
+ * Without the hook of the case (TLB_SKIP) R reads the old page.
  *
  * A round counts as armed if P has another frame, its flush was deferred, no hook
  * or drain flushed before the store, and R took no page fault: it went on with the
@@ -23,23 +23,23 @@
  *
  * reuse      P is shared with a child, which is gone before the store: the write
  *            fault makes the page writable as it is.
- * reuse-exclusive  the same for a page that is exclusive, but mapped read-only.
+ * reuse_exclusive  the same for a page that is exclusive, but mapped read-only.
  * mprotect   main makes P and 65536 zero pages after it writable, W stores to P in
  *            the meantime: the entry is writable long before mprotect() flushes.
- * uffd-wp    the same by UFFDIO_WRITEPROTECT.
- * uffd-move  main moves P and 511 pages after it elsewhere by UFFDIO_MOVE. In the meantime
+ * uffd_wp    the same by UFFDIO_WRITEPROTECT.
+ * uffd_move  main moves P and 511 pages after it elsewhere by UFFDIO_MOVE. In the meantime
  *            R stores to P there, through an entry of the new address, and reads where P
  *            was: it is writable long before UFFDIO_MOVE flushes. Unless its entry is stale
  *            R waits there in a fault until P has come back.
- * uffd-rwp   P is as in "reuse-exclusive", and its entry marked for userfaultfd by
+ * uffd_rwp   P is as in "reuse_exclusive", and its entry marked for userfaultfd by
  *            registrations that are gone: UFFDIO_MOVE leaves the mark of write protection
  *            on an entry of swap. In a mapping for RWP the move then makes it
  *            inaccessible, and the fault of the store writable: without hook "protnone"
  *            of the one and "reuse" of the other none of them would flush.
- * uffd-undo  the same, but a pipe has P, so the move is undone. The next one, after the
+ * uffd_undo  the same, but a pipe has P, so the move is undone. The next one, after the
  *            pipe has gone, finds an inaccessible entry, for which it does not flush, and
  *            frees the old page. main writes to new pages.
- * uffd-swapin  P is marked as in "uffd-rwp" and moved, which is not flushed as long as the
+ * uffd_swapin  P is marked as in "uffd_rwp" and moved, which is not flushed as long as the
  *            mapping is not for RWP. Then it is, and P is swapped out and read back for the
  *            store as in "swapin": it is inaccessible then, and writable by the next fault.
  * zap        P is replaced by mmap(MAP_FIXED) while it is a migration entry.
@@ -82,6 +82,7 @@
  * page), split (a THP is split), notifier (a device uses the page table), type (arm64: a
  * page moves while mprotect() makes it tagged memory, but has not come to it yet).
  */
+#include "migrc_harness.h"
 #include "migrc_stale.h"
 
 struct shared *sh;
@@ -96,6 +97,7 @@ long nr_pages;		/* that are moved, P among them */
 char *list;		/* the others that are moved, always read-only */
 struct migrc_set set;
 static char *scratch;
+static struct migrc_options asked;
 int mem = -1;
 int file = -1;
 int uffd = -1;
@@ -151,19 +153,6 @@ __u64 look_and_store(void)
 	}
 	return look_word();
 }
-
-#ifdef __aarch64__
-/* The allocation tag of P, modulo 16. */
-__u64 look_tag(void)
-{
-	register __u64 tag asm("x0") = 0;
-	register __u64 *addr asm("x1") = page_p;
-
-	/* ldg x0, [x1] */
-	asm volatile(".inst 0xd9600020" : "+r"(tag) : "r"(addr) : "memory");
-	return tag >> 56 & 15;
-}
-#endif
 
 /* In pages that it has to itself: a write fault of R's would flush. */
 static void *reader(void *arg)
@@ -247,45 +236,6 @@ static void *storer(void *arg)
 		}
 		round = LOAD(sh->go);
 		store_after(sh->delay_ns, round, page_p);
-	}
-	return NULL;
-}
-
-static __thread bool is_writer;
-
-/*
- * The writer stays here until P is writable again. W may have come too early for
- * mprotect(). The store is repeated.
- */
-static void on_fault(int sig)
-{
-	(void)sig;
-	if (!is_writer) {
-		tlb_rs_sleep_us(100);
-		return;
-	}
-	STORE(sh->parked, true);
-	while (LOAD(sh->parked))
-		;
-}
-
-void *writer(void *arg)
-{
-	(void)arg;
-	is_writer = true;
-	tlb_rs_pin_cpu(1);
-	while (!LOAD(sh->stop)) {
-		__u64 v = __atomic_load_n(page_p, __ATOMIC_RELAXED);
-
-		/* Nobody else writes: after a loss, go on from what was meant. */
-		sh->lost += v != sh->count;
-		__atomic_store_n(page_p, sh->count + 1, __ATOMIC_RELAXED);
-		STORE(sh->count, sh->count + 1);
-		if (!LOAD(sh->pause))
-			continue;
-		STORE(sh->parked, true);
-		while (LOAD(sh->parked))
-			;
 	}
 	return NULL;
 }
@@ -464,7 +414,7 @@ static bool litmus_round(const struct test *t, __u64 round, bool skipped)
 		armed = d.val[MIGRC_DENIED] && tlb_rs_pfn(page_p) != pfn;
 		/* The rest of the list is; not P. */
 		if (d.val[MIGRC_DEFERRED] >= nr_pages) {
-			ksft_print_msg("%s: P was deferred\n", t->name);
+			ksft_print_msg("P was deferred\n");
 			sh->stale++;
 		}
 	} else if (!skipped) {
@@ -481,12 +431,12 @@ static int run_litmus(const struct test *t, const struct migrc_options *o)
 {
 	long rounds = o->rounds ?: t->rounds, armed = 0;
 	struct migrc_counters before;
-	int ret = KSFT_SKIP;
 	__u64 round;
+	int ret;
 
 	map_pages(t);
 	if (t->setup && !t->setup()) {
-		ksft_print_msg("%s: not available here\n", t->name);
+		ret = migrc_skipped("not available here");
 		goto out;
 	}
 	migrc_write(MIGRC_AGE, t->age_ms ?: AGE_MS);
@@ -509,107 +459,241 @@ out:
 	return ret;
 }
 
-static const struct test tests[] = {
-	{ .name = "reuse", .run = run_litmus, .rounds = 50,
-	  .prepare = prepare_fork, .act = act_store },
-	{ .name = "reuse-exclusive", .run = run_litmus, .rounds = 50,
-	  .prepare = prepare_exclusive, .act = act_store },
-	{ .name = "mprotect", .run = run_litmus, .rounds = 30, .zero = NR_ZERO,
-	  .prepare = prepare_protect, .act = act_mprotect, .optional = RARELY_MET },
-	{ .name = "uffd-wp", .run = run_litmus, .rounds = 30, .zero = NR_ZERO,
-	  .setup = setup_uffd, .prepare = prepare_uffd, .act = act_uffd, .optional = RARELY_MET },
-	{ .name = "uffd-move", .run = run_litmus, .rounds = RARELY_MET ? 4 : 30,
-	  .zero = 2 * THP_PAGES - 1, .setup = setup_move, .prepare = prepare_uffd,
-	  .act = act_move, .optional = RARELY_MET },
-	{ .name = "uffd-rwp", .run = run_litmus, .rounds = 30,
-	  .flushes = true, .setup = setup_rwp, .prepare = prepare_rwp, .act = act_rwp },
-	{ .name = "uffd-undo", .run = run_litmus, .rounds = 30, .keep = true, .undone = true,
-	  .flushes = true, .setup = setup_rwp, .prepare = prepare_undo, .act = act_undo,
-	  .cleanup = cleanup_others },
-	{ .name = "uffd-swapin", .run = run_litmus, .rounds = 20, .reclaim = true,
-	  .setup = setup_rwp_swapin, .prepare = prepare_rwp_swapin, .act = act_rwp_swapin,
-	  .cleanup = cleanup_swapin },
-	{ .name = "zap", .run = run_litmus, .rounds = 50, .inflight = true,
-	  .pages = NR_INFLIGHT, .prepare = prepare_fork_exit, .act = act_zap,
-	  .optional = RARELY_MET },
-	{ .name = "dontneed", .run = run_litmus, .rounds = 50, .inflight = true,
-	  .pages = NR_INFLIGHT, .prepare = prepare_fork_exit, .act = act_dontneed,
-	  .optional = RARELY_MET },
-	{ .name = "mremap", .run = run_litmus, .rounds = 50, .inflight = true,
-	  .pages = NR_INFLIGHT, .prepare = prepare_fork_exit, .act = act_mremap,
-	  .cleanup = cleanup_mremap, .optional = RARELY_MET },
-	{ .name = "force", .run = run_litmus, .rounds = 50,
-	  .prepare = prepare_protect, .act = act_store },
-	{ .name = "poke", .run = run_litmus, .rounds = 50,
-	  .setup = setup_tracer, .prepare = prepare_protect, .act = act_poke },
-#ifdef __aarch64__
-	{ .name = "tags", .run = run_litmus, .rounds = 50,
-	  .setup = setup_tags, .prepare = prepare_tags, .act = act_tags },
-#endif
-	{ .name = "swapin", .run = run_litmus, .rounds = 20, .reclaim = true,
-	  .setup = setup_swapin, .prepare = prepare_swapin, .act = act_swapin,
-	  .cleanup = cleanup_swapin },
-	{ .name = "common", .run = run_litmus, .rounds = 30,
-	  .prepare = prepare_common, .act = act_common },
-	{ .name = "file", .run = run_litmus, .rounds = 30, .setup = setup_file,
-	  .prepare = prepare_file, .act = act_file, .denied = true },
-	{ .name = "shared", .run = run_litmus, .rounds = 30, .setup = setup_shared,
-	  .prepare = prepare_file, .act = act_file, .denied = true },
-	{ .name = "twice", .run = run_litmus, .rounds = 30, .keep = true,
-	  .prepare = prepare_protect, .act = act_twice },
-	{ .name = "record", .run = run_litmus, .rounds = 30, .keep = true,
-	  .prepare = prepare_protect, .act = act_record, .cleanup = cleanup_others },
-	{ .name = "drain", .run = run_litmus, .rounds = 30, .keep = true, .age_ms = 300,
-	  .prepare = prepare_protect, .act = act_drain, .cleanup = cleanup_others },
-	{ .name = "writable", .run = run_lost, .rounds = 50, .pages = NR_INFLIGHT,
-	  .act = act_writable },
-	{ .name = "pending", .run = run_lost, .rounds = 30, .zero = NR_ZERO,
-	  .pages = NR_INFLIGHT, .act = act_pending, .optional = RARELY_MET },
-	{ .name = "fork", .run = run_lost, .rounds = 30, .vmas = NR_VMAS,
-	  .pages = NR_INFLIGHT, .act = act_fork, .optional = RARELY_MET },
-	{ .name = "undo", .run = run_undo, .rounds = 10 },
-	{ .name = "split", .run = run_split, .rounds = 5 },
-#ifdef __aarch64__
-	{ .name = "type", .run = run_type, .rounds = 20 },
-#endif
-	/* They choose the size of folios until exit, the largest last. */
-	{ .name = "halves", .run = run_halves, .rounds = 6 },
-#ifdef __aarch64__
-	{ .name = "block", .run = run_block, .rounds = 10 },
-#endif
-	{ .name = "mixed", .run = run_mixed, .rounds = 10 },
-	/* The last: nothing of this process is deferred any more. */
-	{ .name = "notifier", .run = run_notifier, .rounds = 5 },
-};
-
-static const char *choose(size_t i)
+static void begin(struct __test_metadata *_metadata, const struct test *t)
 {
-	test = &tests[i];
-	return test->name;
+	if (!migrc_begin(_metadata, &asked))
+		return;
+	test = t;
+	mem = tlb_rs_open("/proc/self/mem", O_RDWR);
+	scratch = migrc_mmap(1, 0, SEED);
+	touch_stack();
+	sigaction(SIGSEGV, &(struct sigaction){ .sa_handler = on_fault, .sa_flags = SA_NODEFER },
+		  NULL);
 }
 
-static int run(const struct migrc_options *o)
+FIXTURE(migrc_stale) {
+};
+
+FIXTURE_VARIANT(migrc_stale) {
+	struct test test;
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale, reuse) {
+	.test = { .rounds = 50, .prepare = prepare_fork, .act = act_store },
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale, reuse_exclusive) {
+	.test = { .rounds = 50, .prepare = prepare_exclusive, .act = act_store },
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale, mprotect) {
+	.test = { .rounds = 30, .zero = NR_ZERO, .prepare = prepare_protect, .act = act_mprotect,
+		  .optional = RARELY_MET },
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale, uffd_wp) {
+	.test = { .rounds = 30, .zero = NR_ZERO, .setup = setup_uffd, .prepare = prepare_uffd,
+		  .act = act_uffd, .optional = RARELY_MET },
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale, uffd_move) {
+	.test = { .rounds = RARELY_MET ? 4 : 30, .zero = 2 * THP_PAGES - 1, .setup = setup_move,
+		  .prepare = prepare_uffd, .act = act_move, .optional = RARELY_MET },
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale, uffd_rwp) {
+	.test = { .rounds = 30, .flushes = true, .setup = setup_rwp, .prepare = prepare_rwp,
+		  .act = act_rwp },
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale, uffd_undo) {
+	.test = { .rounds = 30, .keep = true, .undone = true, .flushes = true, .setup = setup_rwp,
+		  .prepare = prepare_undo, .act = act_undo, .cleanup = cleanup_others },
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale, uffd_swapin) {
+	.test = { .rounds = 20, .reclaim = true, .setup = setup_rwp_swapin,
+		  .prepare = prepare_rwp_swapin, .act = act_rwp_swapin, .cleanup = cleanup_swapin },
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale, zap) {
+	.test = { .rounds = 50, .inflight = true, .pages = NR_INFLIGHT,
+		  .prepare = prepare_fork_exit, .act = act_zap, .optional = RARELY_MET },
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale, dontneed) {
+	.test = { .rounds = 50, .inflight = true, .pages = NR_INFLIGHT,
+		  .prepare = prepare_fork_exit, .act = act_dontneed, .optional = RARELY_MET },
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale, mremap) {
+	.test = { .rounds = 50, .inflight = true, .pages = NR_INFLIGHT,
+		  .prepare = prepare_fork_exit, .act = act_mremap, .cleanup = cleanup_mremap,
+		  .optional = RARELY_MET },
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale, force) {
+	.test = { .rounds = 50, .prepare = prepare_protect, .act = act_store },
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale, poke) {
+	.test = { .rounds = 50, .setup = setup_tracer, .prepare = prepare_protect,
+		  .act = act_poke },
+};
+
+#ifdef __aarch64__
+FIXTURE_VARIANT_ADD(migrc_stale, tags) {
+	.test = { .rounds = 50, .setup = setup_tags, .prepare = prepare_tags, .act = act_tags },
+};
+#endif
+
+FIXTURE_VARIANT_ADD(migrc_stale, swapin) {
+	.test = { .rounds = 20, .reclaim = true, .setup = setup_swapin, .prepare = prepare_swapin,
+		  .act = act_swapin, .cleanup = cleanup_swapin },
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale, common) {
+	.test = { .rounds = 30, .prepare = prepare_common, .act = act_common },
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale, file) {
+	.test = { .rounds = 30, .setup = setup_file, .prepare = prepare_file, .act = act_file,
+		  .denied = true },
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale, shared) {
+	.test = { .rounds = 30, .setup = setup_shared, .prepare = prepare_file, .act = act_file,
+		  .denied = true },
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale, twice) {
+	.test = { .rounds = 30, .keep = true, .prepare = prepare_protect, .act = act_twice },
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale, record) {
+	.test = { .rounds = 30, .keep = true, .prepare = prepare_protect, .act = act_record,
+		  .cleanup = cleanup_others },
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale, drain) {
+	.test = { .rounds = 30, .keep = true, .age_ms = 300, .prepare = prepare_protect,
+		  .act = act_drain, .cleanup = cleanup_others },
+};
+
+FIXTURE_SETUP(migrc_stale)
 {
-	return test->run(test, o);
+	begin(_metadata, &variant->test);
+}
+
+FIXTURE_TEARDOWN_PARENT(migrc_stale)
+{
+	tlb_rs_tear_down();
+}
+
+TEST_F_TIMEOUT(migrc_stale, stale, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run_litmus(&variant->test, &asked));
+}
+
+/* R increments P. */
+FIXTURE(migrc_stale_writer) {
+};
+
+FIXTURE_VARIANT(migrc_stale_writer) {
+	struct test test;
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale_writer, writable) {
+	.test = { .rounds = 50, .pages = NR_INFLIGHT, .act = act_writable },
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale_writer, pending) {
+	.test = { .rounds = 30, .zero = NR_ZERO, .pages = NR_INFLIGHT, .act = act_pending,
+		  .optional = RARELY_MET },
+};
+
+FIXTURE_VARIANT_ADD(migrc_stale_writer, fork) {
+	.test = { .rounds = 30, .vmas = NR_VMAS, .pages = NR_INFLIGHT, .act = act_fork,
+		  .optional = RARELY_MET },
+};
+
+FIXTURE_SETUP(migrc_stale_writer)
+{
+	begin(_metadata, &variant->test);
+}
+
+FIXTURE_TEARDOWN_PARENT(migrc_stale_writer)
+{
+	tlb_rs_tear_down();
+}
+
+TEST_F_TIMEOUT(migrc_stale_writer, lost, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run_lost(&variant->test, &asked));
+}
+
+/* They compare counters. */
+FIXTURE(migrc_stale_counts) {
+};
+
+FIXTURE_SETUP(migrc_stale_counts)
+{
+	begin(_metadata, NULL);
+}
+
+FIXTURE_TEARDOWN_PARENT(migrc_stale_counts)
+{
+	tlb_rs_tear_down();
+}
+
+TEST_F_TIMEOUT(migrc_stale_counts, undo, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run_undo(&asked));
+}
+
+TEST_F_TIMEOUT(migrc_stale_counts, split, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run_split(&asked));
+}
+
+#ifdef __aarch64__
+TEST_F_TIMEOUT(migrc_stale_counts, type, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run_type(&asked));
+}
+#endif
+
+TEST_F_TIMEOUT(migrc_stale_counts, halves, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run_halves(&asked));
+}
+
+#ifdef __aarch64__
+TEST_F_TIMEOUT(migrc_stale_counts, block, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run_block(&asked));
+}
+#endif
+
+TEST_F_TIMEOUT(migrc_stale_counts, mixed, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run_mixed(&asked));
+}
+
+TEST_F_TIMEOUT(migrc_stale_counts, notifier, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run_notifier(&asked));
 }
 
 int main(int argc, char **argv)
 {
-	struct migrc_options o = { };
-	int status = KSFT_PASS;
-
-	ksft_print_header();
-	if (!migrc_options(argc, argv, &o, &status))
-		return status;
+	migrc_ask(&asked);
+	tlb_rs_skip_all(migrc_missing(4));
 	migrc_init(4, MAX_PAGES, AGE_MS);
 	psize = getpagesize();
 	sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (sh == MAP_FAILED)
 		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
-	mem = tlb_rs_open("/proc/self/mem", O_RDWR);
-	scratch = migrc_mmap(1, 0, SEED);
-	sigaction(SIGSEGV, &(struct sigaction){ .sa_handler = on_fault, .sa_flags = SA_NODEFER },
-		  NULL);
 	tlb_rs_pin_cpu(0);
-	migrc_run("stale", &o, ARRAY_SIZE(tests), choose, run);
+	return test_harness_run(argc, argv);
 }

@@ -96,8 +96,6 @@ struct shared {
 };
 
 struct test {
-	const char *name;
-	int (*run)(const struct test *test, const struct migrc_options *o);
 	long rounds;
 	long pages;		/* that are moved, if not NR_PAGES */
 	size_t vmas;		/* filler behind P */
@@ -146,10 +144,8 @@ __u64 old_value(__u64 round);
 __u64 new_value(__u64 round);
 __u64 look_word(void);
 __u64 look_and_store(void);
-__u64 look_tag(void);
 void *mover(void *arg);
 void touch_stack(void);
-void *writer(void *arg);
 void store(__u64 val);
 __u64 load(void);
 void protect(int prot);
@@ -189,6 +185,7 @@ bool setup_file(void);
 bool setup_shared(void);
 
 /* migrc_stale_ranges.c */
+void on_fault(int sig);
 bool act_while(__u64 round, void (*allow)(void));
 bool act_mprotect(__u64 round);
 bool act_zap(__u64 round);
@@ -230,12 +227,12 @@ bool act_twice(__u64 round);
 bool setup_swapin(void);
 
 /* migrc_stale_counters.c */
-int run_mixed(const struct test *t, const struct migrc_options *o);
-int run_halves(const struct test *t, const struct migrc_options *o);
-int run_block(const struct test *t, const struct migrc_options *o);
-int run_type(const struct test *t, const struct migrc_options *o);
-int run_undo(const struct test *t, const struct migrc_options *o);
-int run_split(const struct test *t, const struct migrc_options *o);
-int run_notifier(const struct test *t, const struct migrc_options *o);
+int run_mixed(const struct migrc_options *o);
+int run_halves(const struct migrc_options *o);
+int run_block(const struct migrc_options *o);
+int run_type(const struct migrc_options *o);
+int run_undo(const struct migrc_options *o);
+int run_split(const struct migrc_options *o);
+int run_notifier(const struct migrc_options *o);
 
 #endif /* _MIGRC_STALE_H */

@@ -5,18 +5,16 @@
 /* Another CPU that uses the memory: a flush of this CPU only is never deferred. */
 static struct tlb_rs_readers readers;
 
-int run_mixed(const struct test *t, const struct migrc_options *o)
+int run_mixed(const struct migrc_options *o)
 {
-	long rounds = o->rounds ?: t->rounds, round, folios = 0, stale = 0, moved = 0;
+	long rounds = o->rounds ?: 10, round, folios = 0, stale = 0, moved = 0;
 	size_t len = FOLIO_PAGES * psize;
 	struct migrc_counters all;
 	long long mixed;
 
 	if (psize != 4096 || !tlb_rs_setting(THP_SYSFS "hugepages-64kB/enabled", "always") ||
-	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "never")) {
-		ksft_print_msg("%s: no 64 KiB anonymous folios\n", t->name);
-		return KSFT_SKIP;
-	}
+	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "never"))
+		return migrc_skipped("no 64 KiB anonymous folios");
 	migrc_write(MIGRC_AGE, AGE_MS);
 	migrc_read(&all);
 	mixed = migrc_stat("denied", "mixed");
@@ -47,10 +45,10 @@ int run_mixed(const struct test *t, const struct migrc_options *o)
 	mixed = migrc_stat("denied", "mixed") - mixed;
 	migrc_record("migrc_stale", o, rounds, folios < moved ? folios : moved, stale, &all);
 	if (!o->skip && migrc_has_stats() && !mixed) {
-		ksft_print_msg("%s: no folio was denied for this\n", t->name);
+		ksft_print_msg("no folio was denied for this\n");
 		return KSFT_FAIL;
 	}
-	return migrc_judge(o, rounds, folios < moved ? folios : moved, stale, t->optional);
+	return migrc_judge(o, rounds, folios < moved ? folios : moved, stale, false);
 }
 
 /* Whether page @i of a folio is read-only: of the first half, the last, or every other one. */
@@ -66,18 +64,16 @@ static bool is_readonly(long round, size_t i)
 }
 
 /* One drain for each batch, which is half of them or all. */
-int run_halves(const struct test *t, const struct migrc_options *o)
+int run_halves(const struct migrc_options *o)
 {
-	long rounds = o->rounds ?: t->rounds, round, armed = 0, stale = 0;
+	long rounds = o->rounds ?: 6, round, armed = 0, stale = 0;
 	size_t len = FOLIO_PAGES * psize, i;
 	struct migrc_counters all;
 
 	if (!migrc_has_stats() || psize != 4096 ||
 	    !tlb_rs_setting(THP_SYSFS "hugepages-64kB/enabled", "always") ||
-	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "never")) {
-		ksft_print_msg("%s: no 64 KiB anonymous folios, or no " MIGRC_STATS "\n", t->name);
-		return KSFT_SKIP;
-	}
+	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "never"))
+		return migrc_skipped("no 64 KiB anonymous folios, or no " MIGRC_STATS);
 	migrc_write(MIGRC_AGE, AGE_MS);
 	migrc_read(&all);
 	for (round = 0; round < rounds; round++) {
@@ -104,8 +100,8 @@ int run_halves(const struct test *t, const struct migrc_options *o)
 		moved = migrc_move(&folios, 0, 1, MPOL_MF_MOVE);
 		migrc_diff(&before, &d);
 		drains = migrc_stat("drain", "mixed") - drains;
-		ksft_print_msg("%s: %zu folios, %zu moved, %lld pages denied, %lld drains\n",
-			       t->name, whole, moved, d.val[MIGRC_DENIED], drains);
+		ksft_print_msg("%zu folios, %zu moved, %lld pages denied, %lld drains\n", whole,
+			       moved, d.val[MIGRC_DENIED], drains);
 		armed += whole == NR_FOLIOS && moved == NR_FOLIOS &&
 			 d.val[MIGRC_DENIED] >= NR_FOLIOS * FOLIO_PAGES;
 		stale += drains > 2 || d.val[MIGRC_DEFERRED];
@@ -115,7 +111,7 @@ int run_halves(const struct test *t, const struct migrc_options *o)
 		migrc_set_free(&folios);
 	}
 	migrc_record("migrc_stale", o, rounds, armed, stale, &all);
-	return migrc_judge(o, rounds, armed, stale, t->optional);
+	return migrc_judge(o, rounds, armed, stale, false);
 }
 
 #ifdef __aarch64__
@@ -123,17 +119,15 @@ int run_halves(const struct test *t, const struct migrc_options *o)
  * Two contiguous blocks. The first page gets other permissions, which unfolds the first
  * block; the others are cleared in one go, and what comes first of them is no block.
  */
-int run_block(const struct test *t, const struct migrc_options *o)
+int run_block(const struct migrc_options *o)
 {
-	long rounds = o->rounds ?: t->rounds, round, folios = 0, stale = 0, moved = 0;
+	long rounds = o->rounds ?: 10, round, folios = 0, stale = 0, moved = 0;
 	size_t nr = 2 * FOLIO_PAGES, len = nr * psize;
 	struct migrc_counters all;
 
 	if (psize != 4096 || !tlb_rs_setting(THP_SYSFS "hugepages-128kB/enabled", "always") ||
-	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "never")) {
-		ksft_print_msg("%s: no 128 KiB anonymous folios\n", t->name);
-		return KSFT_SKIP;
-	}
+	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "never"))
+		return migrc_skipped("no 128 KiB anonymous folios");
 	migrc_write(MIGRC_AGE, AGE_MS);
 	migrc_read(&all);
 	for (round = 0; round < rounds; round++) {
@@ -157,7 +151,7 @@ int run_block(const struct test *t, const struct migrc_options *o)
 		migrc_set_free(&folio);
 	}
 	migrc_record("migrc_stale", o, rounds, folios < moved ? folios : moved, stale, &all);
-	return migrc_judge(o, rounds, folios < moved ? folios : moved, stale, t->optional);
+	return migrc_judge(o, rounds, folios < moved ? folios : moved, stale, false);
 }
 #endif
 
@@ -221,19 +215,17 @@ static bool type_round(__u64 round, bool *flushed)
 	return met;
 }
 
-int run_type(const struct test *t, const struct migrc_options *o)
+int run_type(const struct migrc_options *o)
 {
-	long rounds = o->rounds ?: t->rounds, round, armed = 0, stale = 0;
+	long rounds = o->rounds ?: 20, round, armed = 0, stale = 0;
 	struct migrc_counters all;
 	char buf[32];
 
 	if (!(getauxval(AT_HWCAP2) & 1 << 18 /* HWCAP2_MTE */) || psize * THP_PAGES != SZ_2M ||
 	    !tlb_rs_thp_available() || access(MIGRC_WALK_DELAY, W_OK) ||
 	    !tlb_rs_setting("/proc/sys/vm/overcommit_memory", "1") ||
-	    tlb_rs_read_file(THP_SYSFS "use_zero_page", buf, sizeof(buf)) || !atoi(buf)) {
-		ksft_print_msg("%s: no memory tags, huge zero pages or fault injection\n", t->name);
-		return KSFT_SKIP;
-	}
+	    tlb_rs_read_file(THP_SYSFS "use_zero_page", buf, sizeof(buf)) || !atoi(buf))
+		return migrc_skipped("no memory tags, huge zero pages or fault injection");
 	memset(sh, 0, sizeof(*sh));
 	area_prot = 0;
 	migrc_write(MIGRC_AGE, AGE_MS);
@@ -247,14 +239,14 @@ int run_type(const struct test *t, const struct migrc_options *o)
 	}
 	end_threads();
 	migrc_record("migrc_stale", o, round - 1, armed, stale, &all);
-	return migrc_judge(o, rounds, armed, stale, t->optional);
+	return migrc_judge(o, rounds, armed, stale, false);
 }
 #endif
 
 /* 16 pages: a pipe has no more room. */
-int run_undo(const struct test *t, const struct migrc_options *o)
+int run_undo(const struct migrc_options *o)
 {
-	long rounds = o->rounds ?: t->rounds, round, armed = 0, stale = 0;
+	long rounds = o->rounds ?: 10, round, armed = 0, stale = 0;
 	size_t len = FOLIO_PAGES * psize, i;
 	struct migrc_counters all;
 
@@ -298,20 +290,18 @@ int run_undo(const struct test *t, const struct migrc_options *o)
 		migrc_set_free(&pages);
 	}
 	migrc_record("migrc_stale", o, rounds, armed, stale, &all);
-	return migrc_judge(o, rounds, armed, stale, t->optional);
+	return migrc_judge(o, rounds, armed, stale, false);
 }
 
-int run_split(const struct test *t, const struct migrc_options *o)
+int run_split(const struct migrc_options *o)
 {
-	long rounds = o->rounds ?: t->rounds, round, armed = 0, stale = 0;
+	long rounds = o->rounds ?: 5, round, armed = 0, stale = 0;
 	struct migrc_counters all;
 	size_t off;
 
 	if (access(DEBUGFS "split_huge_pages", W_OK) || !tlb_rs_thp_available() ||
-	    psize * THP_PAGES != SZ_2M) {
-		ksft_print_msg("%s: no split_huge_pages or no THPs\n", t->name);
-		return KSFT_SKIP;
-	}
+	    psize * THP_PAGES != SZ_2M)
+		return migrc_skipped("no split_huge_pages or no THPs");
 	migrc_write(MIGRC_AGE, AGE_MS);
 	migrc_read(&all);
 	for (round = 0; round < rounds; round++) {
@@ -351,23 +341,22 @@ int run_split(const struct test *t, const struct migrc_options *o)
 		munmap(base, SZ_2M);
 	}
 	migrc_record("migrc_stale", o, rounds, armed, stale, &all);
-	return migrc_judge(o, rounds, armed, stale, t->optional);
+	return migrc_judge(o, rounds, armed, stale, false);
 }
 
 /* A model of a device in the kernel, see tlb_batch_secondary.c. */
-int run_notifier(const struct test *t, const struct migrc_options *o)
+int run_notifier(const struct migrc_options *o)
 {
+	static const struct test plain;
 	int fd = open(DEBUGFS "tlb_batch/secondary", O_RDWR | O_CLOEXEC);
-	long rounds = o->rounds ?: t->rounds, round, armed = 0, stale = 0;
+	long rounds = o->rounds ?: 5, round, armed = 0, stale = 0;
 	struct migrc_counters all;
 	int n, filled, left;
 	char cmd[64];
 
-	if (fd < 0) {
-		ksft_print_msg("%s: no model of a secondary TLB\n", t->name);
-		return KSFT_SKIP;
-	}
-	map_pages(t);
+	if (fd < 0)
+		return migrc_skipped("no model of a secondary TLB");
+	map_pages(&plain);
 	migrc_write(MIGRC_AGE, AGE_MS);
 	migrc_read(&all);
 	tlb_rs_readers_start(&readers, 1, false, list, (nr_pages - 1) * psize);
@@ -397,5 +386,5 @@ int run_notifier(const struct test *t, const struct migrc_options *o)
 	close(fd);
 	migrc_record("migrc_stale", o, rounds, armed, stale, &all);
 	unmap_pages();
-	return migrc_judge(o, rounds, armed, stale, t->optional);
+	return migrc_judge(o, rounds, armed, stale, false);
 }

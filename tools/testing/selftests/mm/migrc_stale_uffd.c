@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* userfaultfd: uffd-wp, uffd-move, uffd-rwp, uffd-undo, uffd-swapin. */
+/* userfaultfd: uffd_wp, uffd_move, uffd_rwp, uffd_undo, uffd_swapin. */
 #include "migrc_stale.h"
 
 static void uffd_protect(char *addr, bool on)

@@ -197,6 +197,17 @@ bool act_poke(__u64 round)
 }
 
 #ifdef __aarch64__
+/* The allocation tag of P, modulo 16. */
+static __u64 look_tag(void)
+{
+	register __u64 tag asm("x0") = 0;
+	register __u64 *addr asm("x1") = page_p;
+
+	/* ldg x0, [x1] */
+	asm volatile(".inst 0xd9600020" : "+r"(tag) : "r"(addr) : "memory");
+	return tag >> 56 & 15;
+}
+
 bool setup_tags(void)
 {
 	if (!(getauxval(AT_HWCAP2) & 1 << 18 /* HWCAP2_MTE */))
