@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Changes of live vmemmap page table entries, as the plan and the code that applies it share them. */
+/* What the plan of a change of live vmemmap entries and the code that applies it share. */
 #ifndef _LINUX_HVO_TYPES_H
 #define _LINUX_HVO_TYPES_H
 

@@ -280,7 +280,6 @@ static inline void tlb_batch_exit(void)
 #define tlb_batch_enabled()	false
 #define tlb_batch_unbatched()	false
 #define tlb_batch_restores()	true
-#define tlb_batch_restored(pages) do { } while (0)
 #define arch_tlb_batch_pte(pte)	(pte)
 #define TLB_BATCH_RUN_MAX	1
 
@@ -311,6 +310,8 @@ static inline void tlb_batch_unlock_large(struct tlb_batch *batch) { }
 static inline void tlb_batch_check_put_back(const struct tlb_batch *batch) { }
 
 static inline void tlb_batch_keep(struct unmapped_folios *unmapped) { }
+
+static inline void tlb_batch_restored(unsigned int pages) { }
 
 static inline void tlb_batch_walk(bool waits) { }
 

@@ -25,7 +25,7 @@ LONGEST_FILE, WIDEST = 700, 100
 # One program for servers, in one file that is copied there.
 LONG_FILES = ("tools/tlbstat/tlbstat.c",)
 KERNEL = ("arch", "drivers", "fs", "include", "kernel", "lib", "mm", "rust")
-DEBUG = re.compile(r"DEBUG|FAULT_INJECTION|KUNIT|ORACLE|TLB_SECONDARY|_BENCH$")
+DEBUG = re.compile(r"DEBUG|FAULT_INJECTION|KUNIT|ORACLE|TLB_SECONDARY|SLOW_NODES|_BENCH$")
 # Columns of the table.
 KINDS = ("folder", "headers", "arch", "Rust", "added", "apart")
 C_KINDS = KINDS[:3]
