@@ -427,6 +427,11 @@ static inline enum ttu_flags migrc_restore_flags(enum migrate_reason reason)
 	return 0;
 }
 
+static inline pte_t migrc_protect(struct folio *folio, struct vm_area_struct *vma, pte_t pte)
+{
+	return pte;
+}
+
 static inline bool migrc_stays_protected(struct vm_area_struct *vma, unsigned int fault_flags,
 					 pte_t pte)
 {
