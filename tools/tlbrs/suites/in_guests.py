@@ -201,10 +201,10 @@ def programs(suite):
 
             # x86_64 is emulated by one thread, in which a reader that spins costs the others their time.
             run("migrc", REFAULT_SWAP, f"TLB_ROUNDS={MIGRC_ROUNDS} migrc_stale",
-                f"migrc_file --rounds {MIGRC_ROUNDS}", "migrc_readmostly", disk="verity:256M", swap="disk:256M",
+                f"TLB_ROUNDS={MIGRC_ROUNDS} migrc_file", "migrc_readmostly", disk="verity:256M", swap="disk:256M",
                 oracle=arch == "arm64")
             if arch == "arm64":
-                run("migrc, latency", "migrc_file --case idle --rounds 1", how=asked, disk="256M")
+                run("migrc, latency", "TLB_ROUNDS=1 migrc_file -v idle", how=asked, disk="256M")
                 # With a plugin QEMU 10.0 does not return allocation tags.
                 run("memory tags", f"TLB_ROUNDS={MIGRC_ROUNDS} migrc_stale -v tags -t type",
                     "tlb_batch_zeropage", how=asked, mte=True)

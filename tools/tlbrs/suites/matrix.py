@@ -175,7 +175,7 @@ run tlb_batch_stale_litmus --rounds 50 --expect-none
 TLB_DIR=/mnt TLB_ROUNDS=5 run tlb_batch_refault -v file
 run tlb_batch_task
 TLB_ROUNDS=2 run migrc_stale
-run migrc_file --rounds 2
+TLB_ROUNDS=2 run migrc_file
 run migrc_readmostly
 run migrc_bounds -t limit
 run migrc_bounds -t poison

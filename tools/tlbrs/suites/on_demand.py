@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 """Suites that run only by name, for the time that they take."""
 
-import re
 import tempfile
 from pathlib import Path
 
@@ -52,8 +51,8 @@ def hvo(suite):
 
 # Where what removes a page flushes it, as in punch here, no rule is needed.
 XFS_BROKEN = [r.command for r in sabotage_table.REMOVALS
-              if r.command.startswith("migrc_file") and set(ARCHES) <= set(r.arches) and
-              not re.search("--case (punch|verity|journal) ", r.command)]
+              if r.mechanism == "migrc" and r.program == "file" and set(ARCHES) <= set(r.arches) and
+              r.case not in ("punch", "verity", "journal")]
 
 
 def fs(suite):
@@ -61,9 +60,9 @@ def fs(suite):
     for arch in chosen(suite):
         if not kernel(suite, arch, "fs"):
             continue
-        program = f"migrc_file --rounds {MIGRC_ROUNDS}"
-        broken = program + " --expect-stale 1 --case {} --skip {}"
-        image = [*(f"{program} --case {case}" for case in ("image", "copyup")), broken.format("image", "record")]
+        program = f"TLB_ROUNDS={MIGRC_ROUNDS} migrc_file"
+        broken = "TLB_SKIP={1} TLB_EXPECT=1 " + program + " -v {0}"
+        image = [f"{program} -v image -v copyup", broken.format("image", "record")]
         with side_by_side(arch) as start:
             # What is of ext4, of btrfs, and of images.
             start(filesystem, suite, arch, "xfs", "xfs:512M", [program],
@@ -71,7 +70,7 @@ def fs(suite):
                   oracle=arch == "arm64")
             start(filesystem, suite, arch, "xfs without rules", "xfs:512M", XFS_BROKEN)
             start(filesystem, suite, arch, "btrfs", "btrfs:512M",
-                  [f"{program} --case btrfs", broken.format("btrfs", "file")])
+                  [f"{program} -v btrfs", broken.format("btrfs", "file")])
             for name in guest.READ_ONLY:
                 start(filesystem, suite, arch, name, name, image)
 

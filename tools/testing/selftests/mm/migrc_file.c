@@ -19,7 +19,7 @@
  * verity     FS_IOC_ENABLE_VERITY, by who has it open for reading only: ext4 zeroes what
  *            follows the end of the file in P, which is what the disk had there. (The
  *            filesystem needs the feature: mke2fs -O verity.)
- * journal    the same where the journal has the data, too: data=journal. (For that --dir has
+ * journal    the same where the journal has the data, too: data=journal. (For that TLB_DIR has
  *            to be where ext4 is mounted, and not in use.)
  * race       another thread opens and writes as soon as P is locked for a move, which takes
  *            long because other processes have it mapped, too, and fault injection delays the
@@ -28,8 +28,8 @@
  * idle       no R: how long open() for writing takes while others move memory, with two CPUs
  *            that spin: first tasks as important as they are, then tasks that only get what
  *            nobody else wants (SCHED_IDLE). Who of these is in the middle of a drain must
- *            not keep it from others until it gets a CPU again. By --case only: a plugin of
- *            QEMU makes everything slower.
+ *            not keep it from others until it gets a CPU again. Only if -v names it: a plugin
+ *            of QEMU makes everything slower.
  *
  * reclaim    no R: a page of a private mapping is deferred, reclaimed, and then written to.
  *            Reclaim flushes it, so CONFIG_MIGRC_DEBUG must not warn.
@@ -47,10 +47,11 @@
  * open       a file that somebody has open for writing
  * dirty      what has not been written back
  * tmpfs      a file of a filesystem that has not opted in
- * btrfs      another, if that is what --dir is on
+ * btrfs      another, if that is what TLB_DIR is on
  * mappings   a page with more mappings than a drain should have to look at
  */
 #include "migrc_file.h"
+#include "migrc_harness.h"
 
 __u64 *word;		/* of P, near its end */
 struct migrc_reader sh;
@@ -58,8 +59,9 @@ struct migrc_reader sh;
 struct race race;
 
 const struct test *test;
-const char *dir = "/mnt";
-char path[256];		/* by which it is written */
+const char *dir;
+struct made *made;
+char *path;
 char map_path[256];	/* by which it is mapped */
 size_t psize, len;
 char *base;
@@ -67,6 +69,7 @@ off_t word_at;
 int held_fd = -1;
 void *buffer;		/* a page, aligned for O_DIRECT */
 static struct migrc_set set;
+static struct migrc_options asked;
 
 __u64 old_value(__u64 round)
 {
@@ -226,7 +229,7 @@ static bool setup_unlinked(void)
 {
 	held_fd = must_open(path, O_RDONLY | O_CREAT);
 	unlink(path);
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", held_fd);
+	snprintf(path, sizeof(made->path), "/proc/self/fd/%d", held_fd);
 	snprintf(map_path, sizeof(map_path), "%s", path);
 	return true;
 }
@@ -234,7 +237,7 @@ static bool setup_unlinked(void)
 static bool setup_tmpfs(void)
 {
 	unlink(path);
-	snprintf(path, sizeof(path), "/dev/shm/migrc_file");
+	snprintf(path, sizeof(made->path), "/dev/shm/migrc_file");
 	snprintf(map_path, sizeof(map_path), "%s", path);
 	return true;
 }
@@ -250,12 +253,6 @@ static bool setup_open(void)
 {
 	held_fd = must_open(path, O_RDWR | O_CREAT);
 	return true;
-}
-
-void done_fd(void)
-{
-	close(held_fd);
-	held_fd = -1;
 }
 
 /* --- reclaim ----------------------------------------------------------------------- */
@@ -397,7 +394,7 @@ static bool litmus_round(__u64 round, bool skipped)
 
 		ok &= d.val[MIGRC_DENIED] >= NR_PAGES - most;
 		if (d.val[MIGRC_DEFERRED] > most) {
-			ksft_print_msg("%s: deferred\n", test->name);
+			ksft_print_msg("deferred\n");
 			sh.stale++;
 		}
 	} else {
@@ -408,7 +405,7 @@ static bool litmus_round(__u64 round, bool skipped)
 	ok &= test->dirty || test->act(round);
 	/* Nothing of it was deferred, and nobody may have to wait for what was of others. */
 	if (test->denied && !test->dirty && !skipped && migrc_stat("drain", "write") != drains) {
-		ksft_print_msg("%s: a writer had to drain\n", test->name);
+		ksft_print_msg("a writer had to drain\n");
 		sh.stale++;
 	}
 	STORE(sh.flag, round);
@@ -435,105 +432,197 @@ static long run_litmus(long rounds, const struct migrc_options *o)
 	return armed;
 }
 
-static int run(const struct migrc_options *o)
+static void remove_file(void)
 {
-	long rounds = (o->rounds ?: 20) * (test->times ?: 1), armed;
-	struct migrc_counters before;
-	int ret = KSFT_SKIP;
-
-	if (test->alone && !o->only) {
-		ksft_print_msg("%s: only by --case\n", test->name);
-		return KSFT_SKIP;
-	}
-	sh = (struct migrc_reader){ .word_at = &word };
-	memset(&race, 0, sizeof(race));
-	base = NULL;
-	snprintf(path, sizeof(path), "%.200s/migrc_file", dir);
-	snprintf(map_path, sizeof(map_path), "%s", path);
-	if (!test->image)
-		close(must_open(path, O_RDWR | O_CREAT));
-	if (test->setup && !test->setup()) {
-		ksft_print_msg("%s: not available here\n", test->name);
-		goto out;
-	}
-	if (!test->image)
-		fill_file(len);
-	map_file();
-	if (!test->denied && !migrc_defers_files_of(map_path)) {
-		ksft_print_msg("%s: nothing is deferred on this filesystem\n", test->name);
-		goto out;
-	}
-	migrc_set_init(&set, base, NR_PAGES);
-
-	migrc_read(&before);
-	armed = (test->run ?: run_litmus)(rounds, o);
-	migrc_record("migrc_file", o, rounds, armed, sh.stale, &before);
-	ret = migrc_judge(o, rounds, armed, sh.stale, false);
-	migrc_set_free(&set);
-out:
-	if (base)
-		munmap(base, len);
-	if (!test->image)
-		unlink(path);
-	if (test->done)
-		test->done();
-	return ret;
+	unlink(path);
 }
 
-static const struct test tests[] = {
-	{ .name = "write", .act = act_write, .private = true },
-	{ .name = "direct", .act = act_direct },
-	{ .name = "truncate", .act = act_truncate, .zero = true },
-	{ .name = "punch", .act = act_punch, .zero = true },
-	{ .name = "store", .act = act_store, .cleanup = unmap_writable },
-	{ .name = "clone", .setup = setup_clone, .act = act_clone, .done = done_clone },
-	{ .name = "loop", .setup = setup_loop, .act = act_loop, .cleanup = detach },
-	{ .name = "upper", .setup = setup_upper, .act = act_write, .done = done_overlay },
-	{ .name = "lower", .setup = setup_lower, .act = act_write, .done = done_overlay },
-	{ .name = "unlinked", .setup = setup_unlinked, .act = act_write, .done = done_fd },
-	{ .name = "verity", .setup = setup_verity, .renew = renew_verity, .act = act_verity,
-	  .zero = true, .done = done_fd },
-	{ .name = "journal", .setup = setup_journal, .renew = renew_verity, .act = act_verity,
-	  .zero = true, .done = done_journal },
-	{ .name = "idle", .setup = setup_idle, .run = run_idle, .alone = true },
-	{ .name = "reclaim", .setup = setup_reclaim, .run = run_reclaim,
-	  .done = tlb_rs_cgroup_leave, .private = true },
-	{ .name = "race", .setup = setup_race, .run = run_race, .times = 10 },
-	{ .name = "image", .setup = setup_image, .renew = renew_image, .act = act_image,
-	  .cleanup = unmap_others, .image = true },
-	{ .name = "copyup", .setup = setup_copyup, .renew = renew_copyup, .act = act_copyup,
-	  .done = done_overlay, .image = true },
-	{ .name = "open", .setup = setup_open, .act = act_write, .done = done_fd, .denied = true },
-	{ .name = "dirty", .act = act_write, .dirty = true, .denied = true },
-	{ .name = "tmpfs", .setup = setup_tmpfs, .act = act_write, .denied = true },
-	{ .name = "btrfs", .setup = setup_btrfs, .act = act_write, .denied = true },
-	{ .name = "mappings", .setup = setup_mappings, .run = run_mappings },
+static void begin(struct __test_metadata *_metadata, const struct test *t)
+{
+	if (!migrc_begin(_metadata, &asked))
+		return;
+	test = t;
+	buffer = aligned_alloc(psize, psize);
+	if (!buffer)
+		ksft_exit_fail_msg("no memory\n");
+	memset(buffer, 0x55, psize);
+	sh = (struct migrc_reader){ .word_at = &word };
+	snprintf(path, sizeof(made->path), "%.200s/migrc_file", dir);
+	snprintf(map_path, sizeof(map_path), "%s", path);
+	if (!t->image) {
+		tlb_rs_at_exit(remove_file);
+		close(must_open(path, O_RDWR | O_CREAT));
+	}
+	if (t->setup && !t->setup())
+		SKIP(return, "not available here");
+	if (!t->image)
+		fill_file(len);
+	map_file();
+	if (!t->denied && !migrc_defers_files_of(map_path))
+		SKIP(return, "nothing is deferred on this filesystem");
+	migrc_set_init(&set, base, NR_PAGES);
+}
+
+static int run(void)
+{
+	long rounds = (asked.rounds ?: 20) * (test->times ?: 1), armed;
+	struct migrc_counters before;
+
+	migrc_read(&before);
+	armed = (test->run ?: run_litmus)(rounds, &asked);
+	migrc_record("migrc_file", &asked, rounds, armed, sh.stale, &before);
+	return migrc_judge(&asked, rounds, armed, sh.stale, false);
+}
+
+FIXTURE(migrc_file) {
 };
 
-static const char *choose(size_t i)
+FIXTURE_VARIANT(migrc_file) {
+	struct test test;
+};
+
+FIXTURE_VARIANT_ADD(migrc_file, write) {
+	.test = { .act = act_write, .private = true },
+};
+
+FIXTURE_VARIANT_ADD(migrc_file, direct) {
+	.test = { .act = act_direct },
+};
+
+FIXTURE_VARIANT_ADD(migrc_file, truncate) {
+	.test = { .act = act_truncate, .zero = true },
+};
+
+FIXTURE_VARIANT_ADD(migrc_file, punch) {
+	.test = { .act = act_punch, .zero = true },
+};
+
+FIXTURE_VARIANT_ADD(migrc_file, store) {
+	.test = { .act = act_store, .cleanup = unmap_writable },
+};
+
+FIXTURE_VARIANT_ADD(migrc_file, clone) {
+	.test = { .setup = setup_clone, .act = act_clone },
+};
+
+FIXTURE_VARIANT_ADD(migrc_file, loop) {
+	.test = { .setup = setup_loop, .act = act_loop, .cleanup = detach },
+};
+
+FIXTURE_VARIANT_ADD(migrc_file, upper) {
+	.test = { .setup = setup_upper, .act = act_write },
+};
+
+FIXTURE_VARIANT_ADD(migrc_file, lower) {
+	.test = { .setup = setup_lower, .act = act_write },
+};
+
+FIXTURE_VARIANT_ADD(migrc_file, unlinked) {
+	.test = { .setup = setup_unlinked, .act = act_write },
+};
+
+FIXTURE_VARIANT_ADD(migrc_file, verity) {
+	.test = { .setup = setup_verity, .renew = renew_verity, .act = act_verity, .zero = true },
+};
+
+FIXTURE_VARIANT_ADD(migrc_file, journal) {
+	.test = { .setup = setup_journal, .renew = renew_verity, .act = act_verity, .zero = true },
+};
+
+FIXTURE_VARIANT_ADD(migrc_file, reclaim) {
+	.test = { .setup = setup_reclaim, .run = run_reclaim, .private = true },
+};
+
+FIXTURE_VARIANT_ADD(migrc_file, race) {
+	.test = { .setup = setup_race, .run = run_race, .times = 10 },
+};
+
+FIXTURE_VARIANT_ADD(migrc_file, image) {
+	.test = { .setup = setup_image, .renew = renew_image, .act = act_image,
+		  .cleanup = unmap_others, .image = true },
+};
+
+FIXTURE_VARIANT_ADD(migrc_file, copyup) {
+	.test = { .setup = setup_copyup, .renew = renew_copyup, .act = act_copyup, .image = true },
+};
+
+FIXTURE_VARIANT_ADD(migrc_file, open) {
+	.test = { .setup = setup_open, .act = act_write, .denied = true },
+};
+
+FIXTURE_VARIANT_ADD(migrc_file, dirty) {
+	.test = { .act = act_write, .dirty = true, .denied = true },
+};
+
+FIXTURE_VARIANT_ADD(migrc_file, tmpfs) {
+	.test = { .setup = setup_tmpfs, .act = act_write, .denied = true },
+};
+
+FIXTURE_VARIANT_ADD(migrc_file, btrfs) {
+	.test = { .setup = setup_btrfs, .act = act_write, .denied = true },
+};
+
+FIXTURE_VARIANT_ADD(migrc_file, mappings) {
+	.test = { .setup = setup_mappings, .run = run_mappings },
+};
+
+FIXTURE_SETUP(migrc_file)
 {
-	test = &tests[i];
-	return test->name;
+	begin(_metadata, &variant->test);
+}
+
+FIXTURE_TEARDOWN_PARENT(migrc_file)
+{
+	tlb_rs_tear_down();
+}
+
+TEST_F_TIMEOUT(migrc_file, stale, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run());
+}
+
+/* Those of this fixture have to be named. */
+FIXTURE(migrc_file_on_demand) {
+};
+
+FIXTURE_VARIANT(migrc_file_on_demand) {
+	struct test test;
+};
+
+FIXTURE_VARIANT_ADD(migrc_file_on_demand, idle) {
+	.test = { .setup = setup_idle, .run = run_idle },
+};
+
+FIXTURE_SETUP(migrc_file_on_demand)
+{
+	begin(_metadata, &variant->test);
+}
+
+FIXTURE_TEARDOWN_PARENT(migrc_file_on_demand)
+{
+	tlb_rs_tear_down();
+}
+
+TEST_F_TIMEOUT(migrc_file_on_demand, waits, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run());
 }
 
 int main(int argc, char **argv)
 {
-	struct migrc_options o = { .dir = dir };
-	int status = KSFT_PASS;
-
-	ksft_print_header();
-	if (!migrc_options(argc, argv, &o, &status))
-		return status;
-	dir = o.dir;
+	migrc_ask(&asked);
+	dir = tlb_rs_env("TLB_DIR") ?: "/mnt";
+	tlb_rs_skip_all(migrc_missing(4));
 	migrc_init(4, MAX_PAGES, AGE_MS);
 	psize = getpagesize();
 	len = NR_PAGES * psize;
 	/* In P's last block, however small that is, and in the second half of it. */
 	word_at = len - 8 * sizeof(__u64);
-	buffer = aligned_alloc(psize, psize);
-	if (!buffer)
-		ksft_exit_fail_msg("no memory\n");
-	memset(buffer, 0x55, psize);
+	made = mmap(NULL, sizeof(*made), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		    0);
+	if (made == MAP_FAILED)
+		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
+	path = made->path;
 	tlb_rs_pin_cpu(0);
-	migrc_run("file", &o, ARRAY_SIZE(tests), choose, run);
+	return tlb_rs_run_without("migrc_file_on_demand", argc, argv);
 }

@@ -46,20 +46,27 @@ struct race {
 };
 
 struct test {
-	const char *name;
 	long (*run)(long rounds, const struct migrc_options *o);	/* or run_litmus() */
 	bool (*setup)(void);
 	bool (*renew)(__u64 round);	/* or renew() */
 	bool (*act)(__u64 round);
 	void (*cleanup)(void);
-	void (*done)(void);
 	bool zero;		/* the act leaves zeros */
 	bool dirty;		/* it comes before the move, and is not written back */
 	bool denied;
 	bool private;
 	bool image;		/* a file that was there; the act does not change what R reads */
-	bool alone;		/* only if it is asked for */
 	long times;		/* as many rounds as others have */
+};
+
+/* Of all processes: what a case has made, for the one that removes it. */
+struct made {
+	char path[256];		/* by which the file is written */
+	char other[300];	/* of which it is a clone */
+	char loop[32];
+	char overlay[300];	/* what is here is of this program */
+	bool mounted;
+	char disk[256];		/* that is mounted with another journal */
 };
 
 /* migrc_file.c */
@@ -68,7 +75,8 @@ extern struct migrc_reader sh;
 extern struct race race;
 extern const struct test *test;
 extern const char *dir;
-extern char path[256];
+extern struct made *made;
+extern char *path;
 extern char map_path[256];
 extern size_t psize, len;
 extern char *base;
@@ -82,16 +90,13 @@ bool write_word(int fd, __u64 val);
 void map_file(void);
 void fill_file(off_t size);
 bool prepare(__u64 round);
-void done_fd(void);
 
 /* migrc_file_layers.c */
 bool setup_clone(void);
 bool act_clone(__u64 round);
-void done_clone(void);
 void detach(void);
 bool setup_loop(void);
 bool act_loop(__u64 round);
-void done_overlay(void);
 bool setup_upper(void);
 bool setup_lower(void);
 bool setup_image(void);
@@ -107,7 +112,6 @@ bool renew_verity(__u64 round);
 bool act_verity(__u64 round);
 bool setup_verity(void);
 bool setup_journal(void);
-void done_journal(void);
 
 /* migrc_file_open.c */
 bool setup_race(void);

@@ -4,11 +4,9 @@
 
 /* --- clone ------------------------------------------------------------------------- */
 
-static char other[300];
-
 static bool clone_of(__u64 val)
 {
-	int from = must_open(other, O_RDWR | O_CREAT), to, ret;
+	int from = must_open(made->other, O_RDWR | O_CREAT), to, ret;
 	struct file_clone_range range = {
 		.src_fd = from,
 		.src_offset = len - psize,
@@ -17,7 +15,7 @@ static bool clone_of(__u64 val)
 	};
 
 	if (ftruncate(from, len) || !write_word(from, val) || fsync(from))
-		ksft_exit_fail_msg("%s: %s\n", other, strerror(errno));
+		ksft_exit_fail_msg("%s: %s\n", made->other, strerror(errno));
 	to = must_open(path, O_WRONLY);
 	ret = ioctl(to, FICLONERANGE, &range);
 	close(to);
@@ -25,9 +23,15 @@ static bool clone_of(__u64 val)
 	return !ret;
 }
 
+static void remove_other(void)
+{
+	unlink(made->other);
+}
+
 bool setup_clone(void)
 {
-	snprintf(other, sizeof(other), "%s.other", path);
+	snprintf(made->other, sizeof(made->other), "%s.other", path);
+	tlb_rs_at_exit(remove_other);
 	return clone_of(0);
 }
 
@@ -36,22 +40,21 @@ bool act_clone(__u64 round)
 	return clone_of(new_value(round));
 }
 
-void done_clone(void)
-{
-	unlink(other);
-}
-
 /* --- loop -------------------------------------------------------------------------- */
 
 static int loop_fd = -1;
 
 void detach(void)
 {
-	if (loop_fd < 0)
+	if (!made->loop[0])
 		return;
+	/* Not by the process that has attached it, if that was killed. */
+	if (loop_fd < 0)
+		loop_fd = open(made->loop, O_RDWR | O_CLOEXEC);
 	ioctl(loop_fd, LOOP_CLR_FD);
 	close(loop_fd);
 	loop_fd = -1;
+	made->loop[0] = '\0';
 	/* The file is put by a work item. */
 	tlb_rs_sleep_us(10000);
 }
@@ -60,16 +63,19 @@ static bool attach(void)
 {
 	struct loop_config config = { };
 	int ctl = open("/dev/loop-control", O_RDWR | O_CLOEXEC), nr;
-	char name[32];
 
 	if (ctl < 0)
 		return false;
 	nr = ioctl(ctl, LOOP_CTL_GET_FREE);
 	close(ctl);
-	snprintf(name, sizeof(name), "/dev/loop%d", nr);
-	loop_fd = open(name, O_RDWR | O_CLOEXEC);
-	if (nr < 0 || loop_fd < 0)
+	if (nr < 0)
 		return false;
+	snprintf(made->loop, sizeof(made->loop), "/dev/loop%d", nr);
+	loop_fd = open(made->loop, O_RDWR | O_CLOEXEC);
+	if (loop_fd < 0) {
+		made->loop[0] = '\0';
+		return false;
+	}
 	tlb_rs_at_exit(detach);
 	config.fd = must_open(path, O_RDWR);
 	config.block_size = 512;
@@ -94,12 +100,9 @@ bool act_loop(__u64 round)
 
 /* --- overlayfs --------------------------------------------------------------------- */
 
-static char overlay[300];	/* what is here is of this program, and goes with it */
-static bool mounted;
-
 static char *in_overlay(char *buf, size_t size, const char *name)
 {
-	snprintf(buf, size, "%.200s/%s", overlay, name);
+	snprintf(buf, size, "%.200s/%s", made->overlay, name);
 	return buf;
 }
 
@@ -112,17 +115,17 @@ static int remove_entry(const char *name, const struct stat *st, int type, struc
 	return 0;
 }
 
-void done_overlay(void)
+static void remove_overlay(void)
 {
 	char merged[300];
 
-	if (mounted)
+	if (made->mounted)
 		umount2(in_overlay(merged, sizeof(merged), "merged"), MNT_DETACH);
-	mounted = false;
+	made->mounted = false;
 	/* Not what is mounted there, if it still is. */
-	if (overlay[0])
-		nftw(overlay, remove_entry, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
-	overlay[0] = '\0';
+	if (made->overlay[0])
+		nftw(made->overlay, remove_entry, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+	made->overlay[0] = '\0';
 }
 
 static void make_dir(const char *name)
@@ -140,8 +143,8 @@ static void make_overlay(const char *in, __u64 round)
 
 	snprintf(name, sizeof(name), "%.200s/migrc_overlay.%d.%llu", in, getpid(), round);
 	make_dir(name);
-	snprintf(overlay, sizeof(overlay), "%s", name);
-	tlb_rs_at_exit(done_overlay);
+	snprintf(made->overlay, sizeof(made->overlay), "%s", name);
+	tlb_rs_at_exit(remove_overlay);
 	for (i = 0; i < ARRAY_SIZE(names); i++)
 		make_dir(in_overlay(name, sizeof(name), names[i]));
 }
@@ -151,10 +154,10 @@ static bool mount_overlay(const char *lower)
 	char options[1024], merged[300];
 
 	snprintf(options, sizeof(options), "lowerdir=%s,upperdir=%.200s/upper,workdir=%.200s/work",
-		 lower, overlay, overlay);
-	mounted = !mount("overlay", in_overlay(merged, sizeof(merged), "merged"), "overlay", 0,
-			 options);
-	return mounted;
+		 lower, made->overlay, made->overlay);
+	made->mounted = !mount("overlay", in_overlay(merged, sizeof(merged), "merged"), "overlay",
+			       0, options);
+	return made->mounted;
 }
 
 static bool setup_overlay(bool upper)
@@ -163,12 +166,12 @@ static bool setup_overlay(bool upper)
 
 	unlink(path);
 	make_overlay(dir, 0);
-	in_overlay(path, sizeof(path), "lower/migrc_file");
+	in_overlay(path, sizeof(made->path), "lower/migrc_file");
 	in_overlay(map_path, sizeof(map_path), "merged/migrc_file");
 	if (!upper)
 		close(must_open(path, O_RDWR | O_CREAT));
 	else
-		snprintf(path, sizeof(path), "%s", map_path);
+		snprintf(path, sizeof(made->path), "%s", map_path);
 	return mount_overlay(in_overlay(lower, sizeof(lower), "lower"));
 }
 
@@ -215,7 +218,7 @@ void unmap_others(void)
 /* An upper directory that is empty, so another one in each round. */
 bool renew_copyup(__u64 round)
 {
-	done_overlay();
+	remove_overlay();
 	make_overlay("/dev/shm", round);
 	if (!mount_overlay(dir))
 		return false;

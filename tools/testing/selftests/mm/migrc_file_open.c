@@ -222,6 +222,15 @@ static const char *idle_name(char *buf, size_t size, long i)
 	return buf;
 }
 
+static void remove_files(void)
+{
+	char name[300];
+	long i;
+
+	for (i = 0; i < NR_OPENS; i++)
+		unlink(idle_name(name, sizeof(name), i));
+}
+
 /*
  * Files of a page each, which are all deferred. Who moves has to drain now and then, and should
  * not be the one who waits here.
@@ -235,6 +244,7 @@ static bool defer_files(char *pages)
 	long i;
 
 	migrc_write(MIGRC_PAGES, MAX_PAGES);
+	tlb_rs_at_exit(remove_files);
 	for (i = 0; i < NR_OPENS; i++) {
 		fd = must_open(idle_name(name, sizeof(name), i), O_RDWR | O_CREAT);
 		if (pwrite(fd, buffer, psize, 0) != (ssize_t)psize)
@@ -285,8 +295,7 @@ static __u64 time_opens(int policy, char *pages)
 	}
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
-	for (i = 0; i < NR_OPENS; i++)
-		unlink(idle_name(name, sizeof(name), i));
+	remove_files();
 	if (!ok || nr < NR_MOVERS)
 		return 0;
 	qsort(ns, nr, sizeof(*ns), compare_ns);

@@ -75,13 +75,17 @@ bool setup_verity(void)
 	return held_fd >= 0 && renew_verity(1) && act_verity(1) && !unlink(path);
 }
 
-static struct mntent *fs_of_dir;
-
 static bool mount_again(const char *options)
 {
 	if (umount(dir) && errno != EINVAL)
 		return false;
-	return !mount(fs_of_dir->mnt_fsname, dir, "ext4", 0, options);
+	return !mount(made->disk, dir, "ext4", 0, options);
+}
+
+static void mount_as_before(void)
+{
+	if (!mount_again(NULL) && errno != EBUSY)
+		ksft_exit_fail_msg("%s: %s\n", dir, strerror(errno));
 }
 
 /* Of what has no options of its own, none get lost. */
@@ -96,15 +100,7 @@ bool setup_journal(void)
 		endmntent(file);
 	if (!fs || strcmp(fs->mnt_type, "ext4") || strcmp(fs->mnt_opts, "rw,relatime"))
 		return false;
-	fs_of_dir = fs;
+	snprintf(made->disk, sizeof(made->disk), "%s", fs->mnt_fsname);
+	tlb_rs_at_exit(mount_as_before);
 	return mount_again("data=journal") && setup_verity();
-}
-
-void done_journal(void)
-{
-	if (held_fd >= 0)
-		done_fd();
-	if (fs_of_dir && !mount_again(NULL) && errno != EBUSY)
-		ksft_exit_fail_msg("%s: %s\n", dir, strerror(errno));
-	fs_of_dir = NULL;
 }
