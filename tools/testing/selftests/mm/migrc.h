@@ -454,11 +454,9 @@ static inline void migrc_own_variables(void)
 
 /* Of a program that has cases. */
 struct migrc_options {
-	const char *only;	/* --case */
-	const char *dir;	/* --dir, of a program that uses files; or NULL */
-	const char *skip;	/* --skip, or NULL */
-	long rounds;		/* --rounds, or 0: the case's own number */
-	long want;		/* --expect-stale: at least so many; or 0 */
+	const char *skip;	/* TLB_SKIP, or NULL */
+	long rounds;		/* TLB_ROUNDS, or 0: the case's own number */
+	long want;		/* TLB_EXPECT: at least so many are stale; or 0 */
 };
 
 /* migrc_cases.c */
@@ -466,13 +464,9 @@ extern const char *migrc_case;
 extern const char *migrc_why;
 void migrc_ask(struct migrc_options *o);
 int migrc_skipped(const char *why);
-bool migrc_options(int argc, char **argv, struct migrc_options *o, int *status);
 bool migrc_more(const struct migrc_options *o, long rounds, long done, long armed, __u64 stale);
 int migrc_judge(const struct migrc_options *o, long rounds, long armed, __u64 stale, bool optional);
 void migrc_record(const char *program, const struct migrc_options *o, long rounds, long armed,
 		  __u64 stale, const struct migrc_counters *before);
-__noreturn void migrc_run(const char *what, const struct migrc_options *o, size_t nr,
-			  const char *(*choose)(size_t i),
-			  int (*run)(const struct migrc_options *o));
 
 #endif /* _MIGRC_TEST_H */
