@@ -34,7 +34,8 @@ why_not_removed = "no emulator shows it"
 proofs = ["model.rs"]
 """.replace("page\n writable", "page writable")
 FILES = {
-    "verify/rules/migrc.toml": TABLE, "verify/rules/tlb_batch.toml": "", "verify/rules/hvo.toml": "",
+    "verify/rules/migrc.toml": TABLE, "verify/rules/tlb_batch.toml": "", "verify/rules/restore.toml": "",
+    "verify/rules/hvo.toml": "",
     "mm/skip.c": 'static const char * const names[] = {\n\t[MIGRC_HOOK_REUSE]\t= "reuse",\n'
                  '\t[MIGRC_HOOK_RANGE] = "range",\n};\n',
     "mm/walk.rs": "impl<M: Copy, H: Holds<M>> Walk<M, H> {\n    pub fn meet(&mut self) {\n"
@@ -169,6 +170,18 @@ class Checks(Made):
         self.change("mm/skip.c", '"range"', '"other"')
         self.assertEqual(self.wrong(), ["reuse: no range in skip_hook", "range: no range in skip_hook",
                                         "no rule removes other"])
+
+    def test_skip_hook_of_another(self):
+        """The names of restore are in that of tlb_batch."""
+        self.write("mm/batch.c", '#define TLB_BATCH_HOOKS(EM) EM(RUNEND, "runend")\n')
+        self.assertEqual(self.wrong(), ["no rule removes runend"])
+        self.change("tree/mm/memory.c", "\treturn 0;", "\t/* rule: restore/runend: why */\n\treturn 0;")
+        self.write("verify/rules/restore.toml", '[runend]\nhazard = "It goes on."\nhooks = ["other"]\n'
+                                                'tests = ["migrc_stale: zap"]\nremove = "runend"\n')
+        self.write(rules.PAGE, rules.written(rules.load(self.root)))
+        self.assertEqual(self.wrong(), [])
+        self.change("mm/batch.c", "runend", "other")
+        self.assertEqual(self.wrong(), ["no rule removes other", "runend: no runend in skip_hook"])
 
     def test_each_architecture(self):
         self.assertEqual(self.table("why_not_removed.x86_64 = ", "# "),

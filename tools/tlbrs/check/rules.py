@@ -30,9 +30,11 @@ from pathlib import Path
 from tlbrs.guest.programs import own as sources_of
 from tlbrs.kernel.common import ROOT, Fail
 
-MECHANISMS = ("tlb_batch", "migrc", "hvo")
+MECHANISMS = ("tlb_batch", "restore", "migrc", "hvo")
 # Where each can be chosen.
-ARCHES = {"tlb_batch": ("arm64", "x86_64"), "migrc": ("arm64", "x86_64"), "hvo": ("arm64",)}
+ARCHES = {"tlb_batch": ("arm64", "x86_64"), "restore": ("arm64", "x86_64"), "migrc": ("arm64", "x86_64"), "hvo": ("arm64",)}
+# Whose skip_hook has the names of another one.
+SKIPS = {"restore": "tlb_batch"}
 PAGE = "Documentation/mm/tlb_rules.rst"
 PROGRAMS = "tools/testing/selftests/mm"
 CODE = ("arch", "include", "mm", "rust", "drivers")
@@ -74,6 +76,11 @@ class Rule:
     @property
     def title(self):
         return f"{self.mechanism}/{self.name}"
+
+    @property
+    def skips(self):
+        """The mechanism in whose skip_hook the names are."""
+        return SKIPS.get(self.mechanism, self.mechanism)
 
     def removed_by(self, test):
         """The names that a test has removed."""
@@ -270,8 +277,8 @@ def faults(tree, root=ROOT):
     skipped, hooks = skip_names(texts), wrong_hooks(rules, texts)
     for mechanism in MECHANISMS:
         wrong = [f"{rule.name}: {what}" for rule in rules if rule.mechanism == mechanism
-                 for what in (*hooks[rule.title], *wrong_entry(rule, skipped[mechanism], root))]
-        named = {name for rule in rules if rule.mechanism == mechanism for name in rule.remove}
+                 for what in (*hooks[rule.title], *wrong_entry(rule, skipped[rule.skips], root))]
+        named = {name for rule in rules if rule.skips == mechanism for name in rule.remove}
         wrong += [f"no rule removes {name}" for name in sorted(skipped[mechanism] - named)]
         yield f"rules of {mechanism}: hooks, tests and proofs", wrong
     yield "comments name rules", hooks.get("comments", [])
@@ -294,13 +301,15 @@ TLB maintenance: rules
 Each rule has a name, hooks that obey it, and a test or a proof. Each function in the column of
 hooks has a comment ``rule: mechanism/name: why``, so grep leads from one to the other. The
 mechanisms are described in Documentation/mm/tlb_batch.rst, Documentation/mm/migrc.rst and
-Documentation/mm/hvo.rst. Documentation/mm/tlb_maintenance_testing.rst says how the tests work and
-what they do not show.
+Documentation/mm/hvo.rst. The rules of restore are about large folios that are mapped again after
+their migration. Documentation/mm/tlb_maintenance_testing.rst says how the tests work and what they
+do not show.
 
 A test is a program in ``tools/testing/selftests/mm`` and its cases. A write of the rule's name to
-``skip_hook``, in the debugfs directory of the mechanism, removes the rule. Each of its tests then
-fails. If other names are removed instead, they are in brackets. If a rule is not removed, or not on
-one architecture, the reason follows. ``*.rs`` and ``*.litmus`` are in ``verify/`` of tlb-rs.
+``skip_hook``, in the debugfs directory of the mechanism, removes the rule. Those of restore are in
+the directory of tlb_batch. Each of a rule's tests then fails. If other names are removed instead,
+they are in brackets. If a rule is not removed, or not on one architecture, the reason follows.
+``*.rs`` and ``*.litmus`` are in ``verify/`` of tlb-rs.
 """
 WIDTH = 100
 

@@ -213,6 +213,9 @@ def programs(suite):
             # arm64 has no soft-dirty bits.
             run("tlb_batch", *(PROGRAMS.format(switch=switch) for switch in (0, 1)), HAZARDS,
                 "tlb_batch_softdirty" if arch == "x86_64" else "", disk="256M", swap="256M", oracle=True)
+            # In turn with the switch at 0, as without CONFIG_MIGRATION_RESTORE_RUNS.
+            run("restore", *(f"echo {switch} > /proc/sys/vm/tlb_batch\ntlb_batch_restore" for switch in (0, 1)),
+                disk="256M")
             run("stress", "tlb_batch_stress --seconds 10 --toggle", "migrc_stress --seconds 10 --toggle",
                 LRU_GEN if arch == "x86_64" else "", swap="256M", oracle=True)
             run("litmus, migrc bounds", f"tlb_batch_stale_litmus --rounds {LITMUS_ROUNDS[arch]} --expect-none",

@@ -54,7 +54,8 @@ int skipped(const char *why)
 	return KSFT_SKIP;
 }
 
-static bool choose_size(size_t size, const char *how)
+/* Whether new anonymous folios have this size. */
+bool choose_size(size_t size, const char *how)
 {
 	char path[128];
 
@@ -85,8 +86,9 @@ FIXTURE_SETUP(tlb_batch_restore)
 	tlb_rs_pin_cpu(0);
 	tlb_rs_quiet();
 	ASSERT_TRUE(choose_size(folio_size, "always"));
+	/* Else khugepaged would look for some to collapse. */
 	if (pmd_size != folio_size)
-		choose_size(pmd_size, "madvise");
+		choose_size(pmd_size, "never");
 	self->works = !skip;
 	if (skip)
 		ASSERT_TRUE(remove_rule(skip));
@@ -206,6 +208,8 @@ static const char *missing(void)
 
 	if (tlb_rs_vmstat_read("tlb_batch_restored") < 0)
 		return "this kernel does not count what is mapped again";
+	if (tlb_rs_nr_cpus() < 2)
+		return "needs two CPUs";
 	if ((tlb_rs_memory_nodes() & 3) != 3)
 		return "needs memory on nodes 0 and 1";
 	if (tlb_rs_read_file(THP_SYSFS "hpage_pmd_size", size, sizeof(size)))

@@ -52,6 +52,7 @@ extern size_t folio_pages;	/* 64 KiB, or one block of entries of arm64 */
 extern size_t folio_size;
 extern size_t pmd_size;
 int skipped(const char *why);
+bool choose_size(size_t size, const char *how);
 
 /* tlb_batch_restore_pages.c */
 void restored_begin(struct restored *r);

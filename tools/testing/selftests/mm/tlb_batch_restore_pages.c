@@ -84,9 +84,9 @@ char *make_thps(size_t nr)
 	char *base = tlb_rs_mmap(len, pmd_size);
 
 	tlb_rs_bind_node(base, len, 0);
-	if (madvise(base, len, MADV_HUGEPAGE))
-		ksft_exit_fail_msg("MADV_HUGEPAGE: %s\n", strerror(errno));
+	choose_size(pmd_size, "always");
 	tlb_rs_fill(base, len, SEED);
+	choose_size(pmd_size, "never");
 	for (i = 0; i < nr; i++) {
 		char *second = base + i * pmd_size + psize;
 
@@ -97,8 +97,6 @@ char *make_thps(size_t nr)
 		__atomic_fetch_or(second, 0, __ATOMIC_RELAXED);
 		n += tlb_rs_is_folio(base + i * pmd_size, pmd_size / psize);
 	}
-	/* Else khugepaged could collapse them again. */
-	madvise(base, len, MADV_NOHUGEPAGE);
 	if (n == nr && !tlb_rs_smaps_kb(base, "AnonHugePages"))
 		return base;
 	ksft_print_msg("only %zu of %zu THPs, or not mapped by PTEs\n", n, nr);
@@ -332,6 +330,9 @@ char *map_file(size_t nr, int prot, int *fd)
 	base = tlb_rs_mmap(len, pmd_size);
 	if (mmap(base, len, prot, MAP_SHARED | MAP_FIXED, *fd, 0) == MAP_FAILED)
 		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
+	/* Else khugepaged could collapse it. */
+	if (madvise(base, len, MADV_NOHUGEPAGE))
+		ksft_exit_fail_msg("MADV_NOHUGEPAGE: %s\n", strerror(errno));
 	for (i = 0; i < len; i += psize)
 		__atomic_load_n(base + i, __ATOMIC_RELAXED);
 	for (i = 0; i < nr; i++)
