@@ -158,6 +158,7 @@ int run_long(const char *skip)
 	if (fd < 0)
 		return KSFT_SKIP;
 	base = tlb_rs_mmap(size, SZ_2M);
+	tlb_rs_drain_pages();
 	/* Read again page by page, so that none is part of a large folio. */
 	if (fsync(fd) || posix_fadvise(fd, 0, size, POSIX_FADV_DONTNEED) ||
 	    mmap(base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != base ||
@@ -177,6 +178,7 @@ int run_long(const char *skip)
 		return KSFT_SKIP;
 	}
 	tlb_rs_readers_start(&r, 1, false, base, size);
+	tlb_rs_drain_pages();
 
 	tlb_rs_begin(&c);
 	madvise(base, size, MADV_PAGEOUT);

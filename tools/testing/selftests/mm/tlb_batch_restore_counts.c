@@ -22,12 +22,23 @@ static size_t nr_thps(void)
 }
 
 /*
+ * How often a folio moves and stays whole. With vm.tlb_batch=0, it is unmapped page by page, and
+ * the next move splits what it takes for partially mapped.
+ */
+static int nr_moves(int most)
+{
+	int on = 0;
+
+	return tlb_batch_get(&on) && on ? most : 1;
+}
+
+/*
  * To and fro, and a second time: what was mapped again is mapped as it was. Another CPU runs the
- * process: else x86_64 unmaps page by page, and the next move splits what it takes for partially
- * mapped.
+ * process: else x86_64 unmaps page by page, too.
  */
 int test_counts64k(void)
 {
+	const int rounds = nr_moves(4);
 	const size_t nr = nr_folios(), len = nr * folio_size;
 	struct restored before;
 	struct tlb_rs_readers r;
@@ -39,7 +50,7 @@ int test_counts64k(void)
 	if (!base)
 		return KSFT_FAIL;
 	tlb_rs_readers_start(&r, 1, false, base, len);
-	for (round = 0; ok && round < 4; round++) {
+	for (round = 0; ok && round < rounds; round++) {
 		restored_begin(&before);
 		ok = all_move(base, nr, !(round & 1)) &&
 		     restored_is(&before, nr * folio_pages, nr) && all_whole(base, nr) &&
@@ -67,6 +78,7 @@ static bool thps_are_whole(const char *base, size_t nr)
 /* A run ends with the page table. */
 int test_counts2m(void)
 {
+	const int rounds = nr_moves(2);
 	const size_t nr = nr_thps(), len = nr * pmd_size;
 	struct restored before;
 	struct tlb_rs_readers r;
@@ -81,7 +93,7 @@ int test_counts2m(void)
 	if (!base)
 		return KSFT_FAIL;
 	tlb_rs_readers_start(&r, 1, false, base, len);
-	for (round = 0; ok && round < 2; round++) {
+	for (round = 0; ok && round < rounds; round++) {
 		restored_begin(&before);
 		moved = move_folios(base, nr, pmd_size, !(round & 1));
 		if (moved != nr)
