@@ -593,6 +593,10 @@ class Tlbstat(unittest.TestCase):
                 if "--json" in words and p.returncode == 0:
                     json.loads(p.stdout)
 
+    def test_share_of_the_largest_counter(self):
+        files = {"sys/kernel/debug/migrc/stats": f"drain age 3 {(1 << 63) - 1}\n"}
+        self.assertRegex(self.run_it("--once", root=write(self.root, TLB_RS | files)).stdout, r" age +9\d{18} 100% #{30}\n")
+
     def test_usage(self):
         for words in (["x"], ["0"], ["nan"], ["-1", "2"], ["1", "0"], ["1", "2", "3"], ["1x"], ["--once", "--detail"],
                       ["--svg", "x"], ["-o", "x"], ["report", "--json"], ["report", "a", "b"], ["record", "--once"],
