@@ -42,15 +42,15 @@ STOCK["sys/devices/system/memory/block_size_bytes"] = f"{2048 // 4 * PAGE // 64 
 TLB_RS = STOCK | {
     "proc/vmstat": STOCK["proc/vmstat"].replace("boot_pages 2048", "boot_pages 1000") +
                    "migrc_held 77\ntlb_batch_pages 3072\ntlb_batch_ranges 6\ntlb_batch_flush 5\ntlb_batch_overflow 0\n"
-                   "migrc_deferred 3000\nmigrc_denied 2048\nmigrc_flush 4\nmigrc_drain_age 3\ncpu_pause 10\n"
-                   "cpu_pause_cancelled 9\ncpu_pause_fallback 1\nhvo_pte_updates 4096\n",
+                   "tlb_batch_restored 512\nmigrc_deferred 3000\nmigrc_denied 2048\nmigrc_flush 4\nmigrc_drain_age 3\n"
+                   "cpu_pause 10\ncpu_pause_cancelled 9\ncpu_pause_fallback 1\nhvo_pte_updates 4096\n",
     "proc/sys/vm/tlb_batch": "1\n",
     "proc/sys/vm/hugetlb_optimize_vmemmap": "1\n",
-    "sys/kernel/debug/tlb_batch/stats": "reason ranges pages\nrmap_end 2 72\nflush 4 3000\n",
+    "sys/kernel/debug/tlb_batch/stats": "reason ranges pages\nrmap_end 2 72\nflush 4 3000\nrestore 32 512\n",
     "sys/kernel/debug/migrc/stats": "denied reason 48\ndenied writable 2000\ndrain age 3 2048\ndrain off 1 1024\n"
                                     "hook range 2\nage 64 0\nage 128 1024\nage 256 1024\nage 512 0\n"
                                     "readmostly protected 11\n",
-    "sys/kernel/debug/hvo/stats": "split 4 8\noptimize 6 4088\ncancelled 9\nmax_ns 30500\nbelow_us 16 7\n"
+    "sys/kernel/debug/hvo/stats": "split 4 8\noptimize 6 4088\nrestore 2 16\ncancelled 9\nmax_ns 30500\nbelow_us 16 7\n"
                                   "below_us 32 3\nbelow_us 64 0\n",
 }
 # Ten seconds later.
@@ -155,10 +155,12 @@ class Tlbstat(unittest.TestCase):
         for key, value in {
                 "tlbstat": 1, "uptime": 100, "boot_id": BOOT, "kernel": "7.3.4", "arch": "aarch64",
                 "tlb_batch_pages": 3072, "tlb_batch_avoided": 3066, "migrc_held": 77, "hvo_pte_updates": 4096,
-                "tlb_batch.ranges.rmap_end": 2, "tlb_batch.pages.flush": 3000, "migrc.denied.writable": 2000,
+                "tlb_batch_restored": 512, "tlb_batch.restored_runs": 32, "tlb_batch.ranges.rmap_end": 2,
+                "tlb_batch.pages.flush": 3000, "migrc.denied.writable": 2000,
                 "migrc.drain.age": 3, "migrc.drain_pages.off": 1024, "migrc.hook.range": 2, "migrc.age.128": 1024,
-                "migrc.readmostly.protected": 11, "hvo.pauses.split": 4, "hvo.entries.optimize": 4088,
-                "hvo.cancelled": 9, "hvo.max_ns": 30500, "hvo.below_us.32": 3, "sysctl.tlb_batch": 1,
+                "migrc.readmostly.protected": 11, "hvo.pauses.split": 4, "hvo.pauses.restore": 2,
+                "hvo.entries.optimize": 4088, "hvo.cancelled": 9, "hvo.max_ns": 30500, "hvo.below_us.32": 3,
+                "sysctl.tlb_batch": 1,
                 "hugetlb.2048kB": 100, "stats.migrc": 1, "vmemmap_saved_bytes": 1048 * PAGE,
                 # What this kernel lacks, and what it needs no estimate of.
                 "migrc_readmostly_miss": None, "nr_tlb_remote_flush": None, "estimate.flushes": None,
@@ -166,6 +168,8 @@ class Tlbstat(unittest.TestCase):
             self.assertIn(key, s)
             self.assertEqual(s[key], value, key)
         self.assertNotIn("nr_free_pages", s)
+        # Runs that become valid are no flushes.
+        self.assertNotIn("tlb_batch.ranges.restore", s)
 
     def test_stock_arm64_is_estimated(self):
         s = self.sample(root=write(self.root, STOCK))

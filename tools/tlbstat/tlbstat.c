@@ -261,6 +261,10 @@ static void stats_line(struct sample *s, const char *dir, char *line)
 	if (n == 4 && number(word[2], &a)) {		/* migrc: drain REASON drains pages */
 		add(s, a, "%s.%s.%s", dir, word[0], word[1]);
 		add(s, b, "%s.%s_pages.%s", dir, word[0], word[1]);
+	} else if (n == 3 && *dir == 't' && !strcmp(word[0], "restore")) {
+		/* No flushes: that line has runs and their pages, which /proc/vmstat has, too. */
+		if (number(word[1], &a))
+			add(s, a, "tlb_batch.restored_runs");
 	} else if (n == 3 && *dir == 't' && number(word[1], &a)) {
 		add(s, a, "tlb_batch.ranges.%s", word[0]);
 		add(s, b, "tlb_batch.pages.%s", word[0]);
@@ -579,6 +583,8 @@ static const struct { const char *key, *help; } counters[] = {
 	{ "nr_tlb_local_flush_all", "flushes of all of the local TLB" },
 	{ "nr_tlb_local_flush_one", "flushes of a page in it" },
 	{ "tlb_batch_overflow", "ranges issued early for want of room" },
+	{ "tlb_batch_restored", "pages of large folios mapped again in runs" },
+	{ "tlb_batch.restored_runs", "runs of them" },
 	{ "migrc_drain_age", "drains because of age" },
 	{ "migrc_drain_pressure", "drains because memory was short" },
 	{ "migrc_readmostly_miss", "write faults because of vm.migrc_readmostly" },
