@@ -182,12 +182,12 @@ static const char * const tlb_batch_reason_names[] = {
 #undef EM
 };
 
-/* Under the PTL, as all of a migration: no interrupt counts here. */
+/* Under the PTL, with which PREEMPT_RT lets the task be preempted. */
 void tlb_batch_restored(unsigned int pages)
 {
-	__this_cpu_inc(tlb_batch_stats.restored_runs);
-	__this_cpu_add(tlb_batch_stats.restored_pages, pages);
-	__count_vm_events(TLB_BATCH_RESTORED, pages);
+	this_cpu_inc(tlb_batch_stats.restored_runs);
+	this_cpu_add(tlb_batch_stats.restored_pages, pages);
+	count_vm_events(TLB_BATCH_RESTORED, pages);
 }
 
 static int stats_show(struct seq_file *m, void *unused)

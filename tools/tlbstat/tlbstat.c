@@ -864,7 +864,8 @@ static void print_family(const struct sample *s, const char *prefix, const char 
 		if (starts(s->e[i].key, prefix) && s->e[i].val > 0)
 			printf("  %-20s %12lld %3.0f%% %.*s\n", s->e[i].key + strlen(prefix),
 			       s->e[i].val, 100.0 * s->e[i].val / sum,
-			       1 + (int)(29.0 * s->e[i].val / sum), "##############################");
+			       1 + (int)(29.0 * s->e[i].val / sum),
+			       "##############################");
 }
 
 /* All that is known of some time, of which @sum has the differences. */
