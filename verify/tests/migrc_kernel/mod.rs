@@ -125,6 +125,10 @@ pub mod c {
     pub fn arch_issue_all() {
         super::HARDWARE.with_borrow_mut(|hardware| hardware.issue_all());
     }
+
+    pub fn arch_sync(mms: usize) {
+        super::HARDWARE.with_borrow_mut(|hardware| hardware.sync(mms));
+    }
 }
 
 pub mod bindings {
@@ -148,10 +152,6 @@ pub mod bindings {
 
     pub unsafe fn migrc_arch_issue(mm: *mut migrc_mm) {
         super::HARDWARE.with_borrow_mut(|hardware| hardware.issue(mm));
-    }
-
-    pub unsafe fn migrc_arch_sync(mms: usize) {
-        super::HARDWARE.with_borrow_mut(|hardware| hardware.sync(mms));
     }
 }
 
