@@ -138,11 +138,11 @@ WAYS = {
     # On x86_64 vm.migrc_enable does not change while something moves, see tlb_rs_patching_is_safe().
     "tlb_rs_abuse": [way("env TLB_SKIP=SKIP tlb_rs_abuse -v CASE", boot=LARGE_BOOT)],
 
-    "hvo_pool: pool": [hvo("changes of entries that others may use")],
+    "hvo_pool: pool": [hvo("changes of entries that other CPUs may use")],
     "hvo_pool: pool [tlbi]": [hvo("stale translations of vmemmap")],
     "hvo_pool: race": [hvo("write to read-only memory")],
     "hvo_pool: switch": [hvo("write to read-only memory")],
-    "hvo_pool: hotplug": [hvo("changes of entries that others may use")],
+    "hvo_pool: hotplug": [hvo("changes of entries that other CPUs may use")],
     "hvo_retry: needed": [way("env TLB_SKIP=SKIP hvo_retry -t CASE", boot=LARGE_BOOT)],
     "hvo_pool: duty": [way("env TLB_SKIP=SKIP hvo_pool -t CASE", boot=LARGE_BOOT)],
     # stop_machine() has interrupts disabled, so that only pseudo-NMIs stop a CPU.
