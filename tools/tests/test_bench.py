@@ -12,7 +12,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from tlbrs.bench import (bench, content, flushcode, machine, of_hvo, of_migrc, of_tlb_batch,
+from tlbrs.bench import (bench, content, flushcode, machine, of_folio, of_hvo, of_migrc, of_tlb_batch,
                          outcome, output, page, plots, suites)
 
 
@@ -30,8 +30,10 @@ def pair(region, off, on, ns=(1000, 1000), **more):
 # Flushes of one unit, unbatched, stock and ours, on arm64: of the first three as the README has them. The rest is made
 # up, with all verdicts in it.
 SPLITS = {"split_anon": (543, 543, 1), "split_mixed": (512, 512, 1), "split_shared4": (2175, 2175, 4),
-          "split_shmem": (18, 18, 2), "split_ext4": (18, 18, 2)}
+          "split_order4": (543, 543, 1), "split_shmem": (18, 18, 2), "split_ext4": (18, 18, 2)}
 MOVES = {"move_ro": (4096, 4096, 8), "move_rw": (4096, 4096, 8)}
+FOLIOS = {"mthp": (4096, 4096, 8), "thp8": (4096, 4096, 8), "thp1": (512, 512, 1), "file": (4608, 4608, 8),
+          "unlike": (4096, 4096, 4096), "load": (2, 2, 1)}
 PAGES = {"pageout_file": (1, 1, 0.031), "pageout_anon_clean": (1, 1, 0.031), "pageout_anon_dirty": (1, 1, 1),
          "pageout_mthp": (1, 1, 0), "pageout_thp": (1, 1, 1.06)}
 WORST = {name: (1, 1, 1 - 0.1 * (i % 5) + 0.05 * (i % 2)) for i, name in enumerate(of_tlb_batch.WORST)}
@@ -60,6 +62,9 @@ def boots(_, arch, job, variant="bench", **options):
             if "move_bench" in job and "migrc" not in job:
                 n = int(option("pages", 4096))
                 found += [flushed(name, mode, i, f, 1, pages=n) for name, f in MOVES.items()]
+            for variant in re.findall(r"--variant (\w+)", job) if "folio_bench" in job else ():
+                name = ("migrate_" if variant == "load" else "move_") + variant
+                found += [flushed(name, mode, i, FOLIOS[variant], 1, whole=1)] if variant in FOLIOS else []
             for program, figures in (("pageout", PAGES), ("worst", WORST)):
                 if f"tlb_batch_{program}" in job:
                     found += [flushed(name, mode, i, f, 4096) for name, f in figures.items()]
@@ -93,7 +98,8 @@ def measured():
     with tempfile.TemporaryDirectory() as out, mock.patch.multiple(
             suites, text_size=lambda path: (len(str(path)), 2, 1), symbol_size=lambda path, name: 9000 + len(str(path))), \
             mock.patch.multiple(of_tlb_batch, boot=boots, flush_share=lambda result: None), \
-            mock.patch.object(of_migrc, "boot", boots), mock.patch.object(of_hvo, "boot", boots):
+            mock.patch.object(of_migrc, "boot", boots), mock.patch.object(of_hvo, "boot", boots), \
+            mock.patch.object(of_folio, "boot", boots):
         context = outcome.Context(["arm64", "x86_64"], "bench", "7.3", Path(out))
         results = []
         for name, suite in suites.SUITES.items():
@@ -330,7 +336,8 @@ class Overview(unittest.TestCase):
     def test_every_suite_has_its_place(self):
         rows = {r["suite"]: r["rows"] for r in RESULTS}
         found = {suite: {row["mechanism"] for row in mine} for suite, mine in rows.items() if mine}
-        self.assertEqual(found, {**{s: {"tlb_batch"} for s in ("counts", "pageout", "worst", "thpscale")},
+        batch = ("counts", "folios", "pageout", "worst", "thpscale")
+        self.assertEqual(found, {**{s: {"tlb_batch"} for s in batch},
                                  "migrc": {"migrc", "cost"}, "workloads": {"migrc"}, "hvo": {"hvo"}, "size": {"cost"}})
         for row in sum(rows.values(), []):
             self.assertTrue(row["commands"] and row["runs"], row)

@@ -51,12 +51,14 @@ class Verdict(unittest.TestCase):
         self.assertEqual(len(run.table("x86_64", stock, figures("x86_64", 0, 1))[1]), len(measure.WORK))
 
     def test_times(self):
+        timed = measure.TIME_LIMIT["arm64"]
         ours = figures("arm64", 0, 1)
-        ours["split_anon"][1].ns = [10, 10, 10]
+        for work in timed:
+            ours[work][1].ns = [10, 10, 10]
         self.assertEqual(run.times("arm64", ours)[1], [])
         # As fast as stock: enough where stock batches, too.
         self.assertEqual(run.times("x86_64", figures("x86_64", 0, 1))[1], [])
-        self.assertEqual(len(run.times("arm64", figures("arm64", 0, 1))[1]), 1)
+        self.assertEqual(len(run.times("arm64", figures("arm64", 0, 1))[1]), len(timed))
         for gone in (0, 1):
             some = {work: {s: f for s, f in by.items() if s != gone or work != "move_rw"} for work, by in ours.items()}
             self.assertEqual(run.times("arm64", some)[1], ["move 4096 writable pages: its time was not measured"])
@@ -68,7 +70,8 @@ class Verdict(unittest.TestCase):
         def main(gone, arch="arm64", ns=10):
             def fake(_, kernel, __, meter, **___):
                 found = figures(arch, *((None,) if kernel == "stock" else (0, 1)))
-                found["split_anon"].get(1, found["split_anon"].get(None)).ns = [ns] * 3
+                for work in measure.TIME_LIMIT["arm64"]:
+                    found[work].get(1, found[work].get(None)).ns = [ns] * 3
                 return {work: by for work, by in found.items() if (work, kernel, meter) != gone}
 
             with tempfile.TemporaryDirectory() as out, mock.patch.multiple(

@@ -22,7 +22,9 @@ THREADS = (1, 3, 5, 7, 12, 18, 24, 30, 32)
 
 SPLIT = "tlb_batch_thp_split --readers {0} --dir /mnt"
 MOVE = "tlb_batch_move_bench --readers {0}"
+FOLIOS = measure.FOLIOS.format(readers="{0}")
 WORK_NAMES = {name: text for name, (text, _) in WORK.items()}
+FOLIO_MOVES = ("move_mthp", "move_thp8", "move_thp1", "move_file")
 
 
 def work_unit(name):
@@ -32,7 +34,7 @@ def work_unit(name):
 def counts(result):
     for arch in result.context.arches:
         readers = 0 if arch == "arm64" else 3
-        job = each_mode(f"{SPLIT} && {MOVE}".format(readers), 3)
+        job = each_mode(f"{SPLIT} && {MOVE} && {FOLIOS}".format(readers), 3)
         for cpu in CPUS[arch]:
             records, text, _ = boot(result.context, arch, job, cpu=cpu, disk="256M", meter=arch == "arm64")
             found = samples(records)
@@ -47,12 +49,13 @@ def counts(result):
                         {MODES[m]: [per_unit(by[m], "tlbi", work_unit(n)) for n, by in found.items()]
                          for m in modes_of(found)}, "TLBI", "bars", True)
         rounds = 9
-        job = each_mode(f"{SPLIT} --variant anon --variant mixed --variant shared4 && {MOVE}".format(readers), rounds)
-        records, text, _ = boot(result.context, arch, job)
+        job = each_mode(f"{SPLIT} --variant anon --variant mixed --variant shared4 --variant order4 && {MOVE} && {FOLIOS}"
+                        .format(readers), rounds)
+        records, text, _ = boot(result.context, arch, job, disk="64M")
         of_stock = time_table(result, arch, samples(records), rounds, text, WORK_NAMES, work_unit)
-        if arch == "arm64":
-            result.gate("arm64: split a THP, time over stock, upper quartile", of_stock.get("split_anon", [None] * 3)[2],
-                        measure.TIME_LIMIT[arch]["split_anon"], hard=False)
+        for name, most in measure.TIME_LIMIT[arch].items():
+            result.gate(f"{arch}: {WORK_NAMES[name]}, time over stock, upper quartile", of_stock.get(name, [None] * 3)[2],
+                        most, hard=False)
 
 
 def counts_gates(result, arch, cpu, found):
@@ -71,11 +74,10 @@ def counts_gates(result, arch, cpu, found):
     def count(name, key):
         return per_unit(found[name][1], key, work_unit(name))
 
-    if cpu in RANGE_TLBI:
-        for key, most in measure.LIMITS["split_anon"].items():
-            result.gate(f"{where}: split a THP, {COUNTS[arch][key]}", count("split_anon", key), most)
-    else:
-        result.gate(f"{where}: split a THP, TLBI", count("split_anon", "tlbi"), 1.1)
+    for name in ("split_anon", "split_order4", *FOLIO_MOVES):
+        limits = measure.LIMITS[name] if cpu in RANGE_TLBI else {"tlbi": max(1.1, measure.LIMITS[name]["tlbi"])}
+        for key, most in limits.items():
+            result.gate(f"{where}: {WORK_NAMES[name]}, {COUNTS[arch][key]}", count(name, key), most)
     result.gate(f"{where}: split a THP of 4 processes, TLBI per process", count("split_shared4", "tlbi") / 4, 1.1)
     result.gate(f"{where}: move 4096 writable pages, TLBI", count("move_rw", "tlbi"),
                 measure.LIMITS["move_rw"]["tlbi"])
@@ -128,7 +130,8 @@ WORST = {"worst_children": "page out every third page of 64 children",
          "worst_huge": "move 64 MiB in one call", "worst_exit_whole": "move 2048 pages of a child",
          "worst_exit": "move pages of a child that is killed", "worst_compact_whole": "compact 8192 pages of a child",
          "worst_compact": "compact pages of a child that is killed", "worst_tasks": "4 tasks move pages of their own",
-         "worst_swapin": "page in, in any order", "worst_shared": "reclaim pages that 4 processes share"}
+         "worst_swapin": "page in, in any order", "worst_shared": "reclaim pages that 4 processes share",
+         "move_unlike": "move folios of 64 KiB of unlike pages"}
 # Nothing holds the mm there, and how far the kernel gets before the kill depends on the emulator's speed.
 UNREPEATABLE = ("worst_exit", "worst_exit_whole", "worst_compact", "worst_compact_whole")
 # How many CPUs must be told there depends on which of them happened to be idle.
@@ -142,7 +145,7 @@ def worst_repeats(arch, name):
 
 def worst(result):
     for arch in result.context.arches:
-        job = "tlb_batch_worst --pairs 9"
+        job = "tlb_batch_worst --pairs 9 && tlb_batch_folio_bench --variant unlike --pairs 9"
         records, text, _ = boot(result.context, arch, job, swap="zram:512M", meter=arch == "arm64")
         found = samples(records)
         head, rows = counts_table(arch, found, WORST)

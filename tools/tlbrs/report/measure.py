@@ -18,10 +18,15 @@ WORK = {
     "split_anon": ("split a PTE-mapped 2 MiB THP", "thps"),
     "split_mixed": ("the same, mixed attributes", "thps"),
     "split_shared4": ("the same, shared by 4 processes", "thps"),
+    "split_order4": ("the same, to folios of 64 KiB", "thps"),
     "split_shmem": ("split a shmem THP", "thps"),
     "split_ext4": ("split an ext4 THP", "thps"),
     "move_ro": ("move 4096 read-only pages", None),
     "move_rw": ("move 4096 writable pages", None),
+    "move_mthp": ("move 256 folios of 64 KiB", None),
+    "move_thp8": ("move 8 PTE-mapped THPs", None),
+    "move_thp1": ("move one PTE-mapped THP", None),
+    "move_file": ("move 256 ext4 folios of 64 KiB", None),
 }
 
 COUNTS = {
@@ -31,16 +36,27 @@ COUNTS = {
 }
 
 # Most that one unit of a work may cost on arm64 -cpu max with 4 KiB pages, whatever stock needs. The floor of a split is
-# one of each; a move of 4096 pages is 8 lists of 512 for migrate_pages_batch(), and one TLBI for each list.
+# one of each; a move of 4096 pages is 8 lists of 512 for migrate_pages_batch(), and one TLBI for each list. A large folio
+# is mapped again without any.
+MOVED = {"tlbi": 9, "dsb_ishst": 9, "dsb_ish": 16}
 LIMITS = {
     "split_anon": {"tlbi": 1.05, "dsb_ishst": 1.1, "dsb_ish": 1.5},
     "split_shared4": {"tlbi": 4.4},
+    "split_order4": {"tlbi": 2},
     "move_ro": {"tlbi": 16},
     "move_rw": {"tlbi": 16},
+    "move_mthp": MOVED,
+    "move_thp8": MOVED,
+    "move_thp1": {"tlbi": 2, "dsb_ishst": 2, "dsb_ish": 4},
+    "move_file": MOVED,
 }
 # The upper quartile of time over that of stock. Stock x86_64 waits once for a batch, too: there it is enough not to need
 # more flushes.
-TIME_LIMIT = {"arm64": {"split_anon": 0.33}, "x86_64": {}}
+TIME_LIMIT = {"arm64": {"split_anon": 0.33, "move_mthp": 0.5, "move_thp8": 0.5}, "x86_64": {"move_mthp": 1}}
+# Most kernel instructions for each page that moves, over those with vm.tlb_batch=0.
+INSNS_LIMIT = {"move_mthp": 0.7, "move_thp8": 0.7}
+# Most TLBIs of arm64 for each page of THPs that migrate_pages() moves to and fro: one serves 512 pages.
+LOAD_LIMIT = 0.003
 
 # Parameters of hvo: an emulated CPU may not run for many milliseconds, so that pauses would be given up.
 PATIENT = {"ack_timeout_us": 200000, "pause_budget_us": 1000000, "duty_pct": 100}
@@ -58,8 +74,9 @@ def same(key, stock, units):
 
 
 # One CPU is the mover's; the readers keep the address space in other CPUs' sets, as x86 needs.
+FOLIOS = "tlb_batch_folio_bench --variant mthp --variant thp8 --variant thp1 --variant file --readers {readers} --dir /mnt"
 JOB = ("tlb_batch_thp_split --pairs {pairs} --readers {readers} --dir /mnt && "
-       "tlb_batch_move_bench --pairs {pairs} --readers {readers}")
+       "tlb_batch_move_bench --pairs {pairs} --readers {readers} && " + FOLIOS + " --pairs {pairs}")
 
 
 def make(*words):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The suite counts: what work may cost."""
 
+from tlbrs.bench.machine import per_unit, samples
 from tlbrs.guest import guest
 from tlbrs.report import measure
 from tlbrs.suites import harness
@@ -49,17 +50,33 @@ def forked(suite, arch):
                     f"{count} of {r['beside']} zaps beside {r['forks']} forks, at most {most}")
 
 
+def restored(suite, arch):
+    """What it takes to move large folios: on one CPU, because all others add instructions of their own."""
+    result = boot(suite, "large folios", arch, harness.IMAGE, "tlb_batch_folio_bench --variant mthp --variant thp8 --pairs 3 "
+                  "&& tlb_batch_folio_bench --variant load", meter=True, smp=1, nodes=1, cpuless=1)
+    found = samples(result.records)
+    for work, most in measure.INSNS_LIMIT.items():
+        was, now = (per_unit(found.get(work, {}).get(switch, []), "insns_kernel") for switch in (0, 1))
+        if suite.check(f"{arch} {work}: instructions were counted", was and now):
+            suite.check(f"{arch} {work}: kernel instructions", now <= most * was,
+                        f"{now:.0f} a page, with the switch off {was:.0f}, at most {most} of that")
+    if arch == "arm64":
+        count = per_unit(found.get("migrate_load", {}).get(1, []), "tlbi")
+        suite.check(f"{arch} migrate_load: TLBI", count is not None and count <= measure.LOAD_LIMIT,
+                    f"{count} a page, at most {measure.LOAD_LIMIT}")
+
+
 def other_cpu(suite, cpu, ranges):
     """arm64 with other lengths of addresses, and without range TLBI."""
     result = boot(suite, f"-cpu {cpu}", "arm64", harness.IMAGE, "tlb_batch_thp_split --thps 8 && "
-                  "tlb_batch_move_bench --pages 1024", cpu=cpu, meter=True, disk="64M")
+                  "tlb_batch_move_bench --pages 1024 && tlb_batch_folio_bench --variant mthp", cpu=cpu, meter=True, disk="64M")
     regions = {r["region"]: r for r in result.records if "region" in r}
-    if not suite.check(f"arm64 -cpu {cpu}: regions were measured", "split_anon" in regions and "move_rw" in regions):
+    if not suite.check(f"arm64 -cpu {cpu}: regions were measured", {"split_anon", "move_rw", "move_mthp"} <= regions.keys()):
         return
     suite.check(f"arm64 -cpu {cpu}: range TLBI {'used' if ranges else 'not executed'}",
                 any(r["meter"]["tlbi_range"] for r in regions.values()) == ranges)
     # Of an ASID, where 512 pages are too many for one TLBI each.
-    for work, most in (("split_anon", 1.1 * 8), ("split_shared4", 1.1 * 4 * 8), ("move_rw", 4)):
+    for work, most in (("split_anon", 1.1 * 8), ("split_shared4", 1.1 * 4 * 8), ("move_rw", 4), ("move_mthp", 9)):
         suite.check(f"arm64 -cpu {cpu} {work}: TLBI", regions[work]["meter"]["tlbi"] <= most,
                     f"{regions[work]['meter']['tlbi']}, at most {most:.0f}")
 
@@ -73,6 +90,7 @@ def counts(suite):
             start(batched, suite, arch)
             start(deferred, suite, arch)
             start(forked, suite, arch)
+            start(restored, suite, arch)
             if arch == "arm64":
                 for cpu, ranges in (("max,lpa2=off", True), ("neoverse-n1", False), ("cortex-a72", False)):
                     start(other_cpu, suite, cpu, ranges)

@@ -9,6 +9,7 @@
  * mixed    every 7th page not exclusive and write-protected, every 5th clean
  *          and old: runs of PTEs that can be cleared at once are short
  * shared4  mapped by 4 processes
+ * order4   as anon, but the folios that are left have 16 pages
  * shmem    a tmpfs file, mapped at an odd address, so that each THP is mapped
  *          by PTEs of two page tables
  * ext4     large folios of the page cache, mapped read-only, likewise
@@ -41,15 +42,15 @@ static struct tlb_rs_readers readers;
  * also where it has just split one, which is no part of a split. So it is told the first
  * pages of each THP only. With each of them it tries again if a folio is busy.
  */
-static bool split_thps(const char *base)
+static bool split_thps(const char *base, int order)
 {
 	char cmd[80];
 	size_t i;
 	int n;
 
 	for (i = 0; i < nr_thps; i++, base += thp_size) {
-		n = snprintf(cmd, sizeof(cmd), "%d,0x%lx,0x%lx", getpid(), (unsigned long)base,
-			     (unsigned long)(base + SPLIT_TRIES * psize));
+		n = snprintf(cmd, sizeof(cmd), "%d,0x%lx,0x%lx,%d", getpid(), (unsigned long)base,
+			     (unsigned long)(base + SPLIT_TRIES * psize), order);
 		if (write(split_fd, cmd, n) != n)
 			return false;
 	}
@@ -128,19 +129,21 @@ fail:
 	return NULL;
 }
 
-/* After a split: small pages only, each in the frame it had before. */
-static bool check_split(const char *base, const __u64 *pfn)
+/* After a split: folios of that order only, each page in the frame it had before. */
+static bool check_split(const char *base, const __u64 *pfn, int order)
 {
-	size_t len = nr_thps * thp_size;
-	size_t large = count_large_pages(base, len);
-	size_t i, moved = 0;
+	size_t len = nr_thps * thp_size, size = psize << order;
+	size_t i, off, moved = 0, left = 0;
 
 	for (i = 0; i < nr_thps; i++)
 		moved += tlb_rs_pfn(base + i * thp_size + 5 * psize) != pfn[i] + 5;
-	if (large || moved)
-		ksft_print_msg("%zu pages still in THPs, %zu THPs elsewhere\n",
-			       large, moved);
-	return !large && !moved;
+	for (off = 0; order && off < len; off += size)
+		left += !tlb_rs_is_folio(base + off, 1 << order);
+	if (!order)
+		left = count_large_pages(base, len);
+	if (left || moved)
+		ksft_print_msg("%zu folios of another size, %zu THPs elsewhere\n", left, moved);
+	return !left && !moved;
 }
 
 static void note_frames(const char *base, __u64 *pfn)
@@ -230,7 +233,7 @@ static size_t count_runs(void)
 	return runs;
 }
 
-static bool split_anon_once(const char *name, bool mixed)
+static bool split_anon_once(const char *name, bool mixed, int order)
 {
 	size_t len = nr_thps * thp_size;
 	struct tlb_rs_counters c;
@@ -255,13 +258,13 @@ static bool split_anon_once(const char *name, bool mixed)
 
 	tlb_rs_readers_start(&readers, nr_readers, touch, base, len);
 	tlb_rs_begin(&c);
-	ok = split_thps(base);
+	ok = split_thps(base, order);
 	tlb_rs_end(&c);
 	tlb_rs_readers_end(&readers);
 	tlb_rs_json_region(name, extra, &c);
 
 	ok &= check_contents("parent", base, len, 7);
-	ok &= check_split(base, pfn);
+	ok &= check_split(base, pfn, order);
 	/* The pages must be as writable as before. */
 	tlb_rs_fill(base, len, 8);
 	ok &= check_contents("rewritten", base, len, 8);
@@ -272,12 +275,12 @@ static bool split_anon_once(const char *name, bool mixed)
 
 static bool split_anon(void)
 {
-	return split_anon_once("split_anon", false);
+	return split_anon_once("split_anon", false, 0);
 }
 
 static bool split_mixed(void)
 {
-	return split_anon_once("split_mixed", true);
+	return split_anon_once("split_mixed", true, 0);
 }
 
 /* A child: has the pages in its TLB, waits for the split, checks, writes. */
@@ -342,7 +345,7 @@ static bool split_shared4(void)
 		 nr_thps, NR_CHILDREN + 1);
 
 	tlb_rs_begin(&c);
-	ok &= split_thps(base);
+	ok &= split_thps(base, 0);
 	tlb_rs_end(&c);
 	tlb_rs_json_region("split_shared4", extra, &c);
 
@@ -354,7 +357,7 @@ static bool split_shared4(void)
 			ok = false;
 		}
 	}
-	ok &= check_split(base, pfn);
+	ok &= check_split(base, pfn, 0);
 	ok &= check_contents("parent", base, len, 7);
 	close(ready[0]);
 	close(go[0]);
@@ -517,6 +520,11 @@ static int run_shared4(void)
 	return split_shared4() ? KSFT_PASS : KSFT_FAIL;
 }
 
+static int run_order4(void)
+{
+	return split_anon_once("split_order4", false, 4) ? KSFT_PASS : KSFT_FAIL;
+}
+
 static const struct {
 	const char *name;
 	int (*run)(void);
@@ -524,6 +532,7 @@ static const struct {
 	{ "anon", run_anon },
 	{ "mixed", run_mixed },
 	{ "shared4", run_shared4 },
+	{ "order4", run_order4 },
 	{ "shmem", split_shmem },
 	{ "ext4", split_ext4 },
 };
