@@ -65,6 +65,9 @@ def boots(_, arch, job, variant="bench", **options):
             for variant in re.findall(r"--variant (\w+)", job) if "folio_bench" in job else ():
                 name = ("migrate_" if variant == "load" else "move_") + variant
                 found += [flushed(name, mode, i, FOLIOS[variant], 1, whole=1)] if variant in FOLIOS else []
+            if "tlb_batch_demote" in job:
+                found += [flushed(name, mode, i, (4096, 128, 9), 1, wakes=1, waits=9) | {"units": 4096}
+                          for name in of_folio.DEMOTIONS]
             for program, figures in (("pageout", PAGES), ("worst", WORST)):
                 if f"tlb_batch_{program}" in job:
                     found += [flushed(name, mode, i, f, 4096) for name, f in figures.items()]
@@ -336,7 +339,7 @@ class Overview(unittest.TestCase):
     def test_every_suite_has_its_place(self):
         rows = {r["suite"]: r["rows"] for r in RESULTS}
         found = {suite: {row["mechanism"] for row in mine} for suite, mine in rows.items() if mine}
-        batch = ("counts", "folios", "pageout", "worst", "thpscale")
+        batch = ("counts", "folios", "demotion", "pageout", "worst", "thpscale")
         self.assertEqual(found, {**{s: {"tlb_batch"} for s in batch},
                                  "migrc": {"migrc", "cost"}, "workloads": {"migrc"}, "hvo": {"hvo"}, "size": {"cost"}})
         for row in sum(rows.values(), []):

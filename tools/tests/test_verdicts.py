@@ -253,6 +253,31 @@ class Counts(OfSuite):
             self.assertEqual(self.batched(change), (3 * (len(measure.WORK) - 1),
                              [f"arm64 move_rw: {name}" for name in measure.COUNTS["arm64"].values()]))
 
+    def verdicts(self, function, records):
+        self.suite = self.make("s")
+        with mock.patch.object(costs, "boot", return_value=mock.Mock(records=records)):
+            function(self.suite, "arm64")
+        return self.suite.failed
+
+    def test_large_folios(self):
+        def records(insns, tlbi):
+            return [{"region": name, "tlb_batch": on, "units": 10, "meter": {"insns_kernel": n}}
+                    for name in measure.INSNS_LIMIT for on, n in ((0, 1000), (1, insns))] + [
+                    {"region": "migrate_load", "tlb_batch": 1, "units": 1000, "meter": {"tlbi": tlbi}}]
+
+        self.assertEqual(self.verdicts(costs.restored, records(700, 3)), [])
+        self.assertEqual(self.verdicts(costs.restored, records(701, 4)),
+                         [*(f"arm64 {name}: kernel instructions" for name in measure.INSNS_LIMIT), "arm64 migrate_load: TLBI"])
+        self.assertEqual(len(self.verdicts(costs.restored, [])), len(measure.INSNS_LIMIT) + 1)
+
+    def test_demotion(self):
+        records = [{"region": f"demote_{lru}", "tlb_batch": on, "units": 5120, "wakes": 2, "waits": 26, "scale": 1000,
+                    "meter": {"dsb_ish": 99}} for lru in ("classic", "mglru") for on in (0, 1)]
+        self.assertEqual(self.verdicts(costs.demoted, records), [])
+        records[-1]["waits"] = 27
+        self.assertEqual(self.verdicts(costs.demoted, records), ["arm64 demote_mglru: waits"])
+        self.assertEqual(self.verdicts(costs.demoted, records[:2]), ["arm64 demotion: regions were measured"])
+
 
 class Tools(OfSuite):
     """Unit tests and the Makefile."""

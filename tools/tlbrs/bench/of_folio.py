@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The suite folios: large folios that are mapped again in runs."""
+"""Suites of large folios that are mapped again in runs, and of pages that kswapd demotes."""
 
-from tlbrs.bench.machine import boot, per_unit, samples
+from tlbrs.bench.machine import MODES, boot, each_mode, per_unit, samples
 from tlbrs.bench.outcome import FLUSH, FLUSHES, INSNS, complete, counts_table
 from tlbrs.report import measure
-from tlbrs.report.measure import WORK
+from tlbrs.report.measure import COUNTS, WORK
 
 MOVES = {name: WORK[name][0] for name in ("move_mthp", "move_thp8", "move_thp1", "move_file")}
 LOAD = {"migrate_load": "move 64 MiB of THPs to and fro by migrate_pages()"}
@@ -13,17 +13,19 @@ LOAD = {"migrate_load": "move 64 MiB of THPs to and fro by migrate_pages()"}
 def folios(result):
     variants = "--variant mthp --variant thp8 --variant thp1 --variant file --dir /mnt"
     for arch in result.context.arches:
-        # Of one CPU: all others add instructions of their own.
-        records, text, _ = boot(result.context, arch, f"tlb_batch_folio_bench {variants} --pairs 9", smp=1, nodes=1,
-                                cpuless=1, disk="64M", meter=True)
+        # Others would add instructions of their own.
+        cpus = measure.FEW_CPUS[arch]
+        where = f"{arch}, {cpus} vCPU{'s' * (cpus > 1)}"
+        job = f"tlb_batch_folio_bench {variants} --readers {cpus - 1} --pairs 9"
+        records, text, _ = boot(result.context, arch, job, smp=cpus, nodes=1, cpuless=1, disk="64M", meter=True)
         found, rows = samples(records), []
-        for name, by_mode in complete(result, f"{arch}, 1 vCPU", MOVES, found):
+        for name, by_mode in complete(result, where, MOVES, found):
             stock, ours = (per_unit(by_mode[m], "insns_kernel") for m in (0, 1))
             rows.append([MOVES[name], stock, ours, ours / stock if ours and stock else None])
             if name in measure.INSNS_LIMIT:
-                result.gate(f"{arch}, 1 vCPU: {MOVES[name]}, kernel instructions per page over stock", rows[-1][-1],
+                result.gate(f"{where}: {MOVES[name]}, kernel instructions per page over stock", rows[-1][-1],
                             measure.INSNS_LIMIT[name])
-        result.table(f"{arch}, 1 vCPU: kernel instructions per page, median of 9",
+        result.table(f"{where}: kernel instructions per page, median of 9",
                      ["the third move", "stock", "tlb-rs", "tlb-rs / stock"], rows, text)
         result.compare_modes(arch, INSNS, found, "insns_kernel", text, names=MOVES)
 
@@ -37,3 +39,35 @@ def folios(result):
         for name, by_mode in complete(result, arch, LOAD, found):
             if arch == "arm64":
                 result.gate(f"arm64: {LOAD[name]}, TLBI per page", per_unit(by_mode[1], "tlbi"), measure.LOAD_LIMIT)
+
+
+# ---- kswapd
+
+DEMOTIONS = {"demote_classic": "demote pages, two LRU lists", "demote_mglru": "demote pages, multi-generational LRU"}
+SCALES = (1000, 10)     # vm.watermark_scale_factor
+
+
+def demotion(result):
+    """Of the checked image: only that has tiers of equal memory."""
+    for arch in result.context.arches:
+        for scale in SCALES:
+            job = each_mode(f"TLB_SCALE={scale} tlb_batch_demote -t classic -t mglru", 3)
+            records, text, _ = boot(result.context, arch, job, variant="checked", mem="1G", nodes=1, cpuless=1,
+                                    append="kunit.enable=0 tlb_slow_nodes=1", meter=arch == "arm64")
+            found = samples(records)
+            head, rows = counts_table(arch, found, DEMOTIONS)
+            result.table(f"{arch}: kswapd, vm.watermark_scale_factor={scale}, per demoted page", head, rows, text)
+            if scale == SCALES[0]:
+                result.compare_modes(arch, FLUSHES, found, FLUSH[arch], text, names=DEMOTIONS)
+            # Stock has no counter of its waits.
+            rows, waits = [], "dsb_ish" if arch == "arm64" else FLUSH[arch]
+            for name, by_mode in complete(result, f"{arch}, scale {scale}", DEMOTIONS, found):
+                rows += [[DEMOTIONS[name], MODES[mode], *(per_unit(by_mode[mode], key, "wakes") for key in ("units", waits))]
+                         for mode in (0, 1)]
+                rows[-1].append(per_unit(by_mode[1], "waits", "wakes"))
+                if scale == SCALES[0]:
+                    result.gate(f"{arch}: {DEMOTIONS[name]}, waits over pages / 512 + 8 a wake",
+                                max(r["waits"] / measure.most_waits(r) for r in by_mode[1]), 1)
+            result.table(f"{arch}: kswapd, vm.watermark_scale_factor={scale}, each time that it wakes",
+                         ["work", "kernel", "pages", COUNTS[arch].get(waits), "waits"],
+                         [row + [None] * (5 - len(row)) for row in rows], text)

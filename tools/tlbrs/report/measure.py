@@ -53,10 +53,18 @@ LIMITS = {
 # The upper quartile of time over that of stock. Stock x86_64 waits once for a batch, too: there it is enough not to need
 # more flushes.
 TIME_LIMIT = {"arm64": {"split_anon": 0.33, "move_mthp": 0.5, "move_thp8": 0.5}, "x86_64": {"move_mthp": 1}}
+# Where instructions are counted. x86_64 batches only what other CPUs have to be told of.
+FEW_CPUS = {"arm64": 1, "x86_64": 2}
 # Most kernel instructions for each page that moves, over those with vm.tlb_batch=0.
 INSNS_LIMIT = {"move_mthp": 0.7, "move_thp8": 0.7}
 # Most TLBIs of arm64 for each page of THPs that migrate_pages() moves to and fro: one serves 512 pages.
 LOAD_LIMIT = 0.003
+
+
+def most_waits(record):
+    """Of kswapd, for what it demoted: one for 512 pages. The first rounds of each wake look at few pages."""
+    return record["units"] / 512 + 8 * record["wakes"]
+
 
 # Parameters of hvo: an emulated CPU may not run for many milliseconds, so that pauses would be given up.
 PATIENT = {"ack_timeout_us": 200000, "pause_budget_us": 1000000, "duty_pct": 100}

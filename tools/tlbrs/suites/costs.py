@@ -5,7 +5,12 @@ from tlbrs.bench.machine import per_unit, samples
 from tlbrs.guest import guest
 from tlbrs.report import measure
 from tlbrs.suites import harness
-from tlbrs.suites.harness import KVER, LOGS, boot, chosen, kernel, side_by_side
+from tlbrs.suites.harness import KVER, LOGS, TIERS, boot, chosen, kernel, side_by_side
+
+DEMOTE = """for on in 0 1; do
+	echo $on > /proc/sys/vm/tlb_batch
+	tlb_batch_demote -t classic -t mglru || exit 1
+done"""
 
 
 def batched(suite, arch):
@@ -51,9 +56,11 @@ def forked(suite, arch):
 
 
 def restored(suite, arch):
-    """What it takes to move large folios: on one CPU, because all others add instructions of their own."""
-    result = boot(suite, "large folios", arch, harness.IMAGE, "tlb_batch_folio_bench --variant mthp --variant thp8 --pairs 3 "
-                  "&& tlb_batch_folio_bench --variant load", meter=True, smp=1, nodes=1, cpuless=1)
+    """What it takes to move large folios: on one CPU, because others add instructions of their own."""
+    cpus = measure.FEW_CPUS[arch]
+    folios = f"tlb_batch_folio_bench --readers {cpus - 1}"
+    result = boot(suite, "large folios", arch, harness.IMAGE, f"{folios} --variant mthp --variant thp8 --pairs 3 && "
+                  f"{folios} --variant load", meter=True, smp=cpus, nodes=1, cpuless=1)
     found = samples(result.records)
     for work, most in measure.INSNS_LIMIT.items():
         was, now = (per_unit(found.get(work, {}).get(switch, []), "insns_kernel") for switch in (0, 1))
@@ -64,6 +71,21 @@ def restored(suite, arch):
         count = per_unit(found.get("migrate_load", {}).get(1, []), "tlbi")
         suite.check(f"{arch} migrate_load: TLBI", count is not None and count <= measure.LOAD_LIMIT,
                     f"{count} a page, at most {measure.LOAD_LIMIT}")
+
+
+def demoted(suite, arch):
+    """How often kswapd waits, in all of its wakes."""
+    result = boot(suite, "demotion", arch, harness.IMAGE, DEMOTE, meter=arch == "arm64", **TIERS)
+    found = {(r["region"], r["tlb_batch"]): r for r in result.records if "wakes" in r}
+    if not suite.check(f"{arch} demotion: regions were measured", len(found) == 4):
+        return
+    for (region, switch), r in found.items():
+        most = measure.most_waits(r)
+        said = f"{r['units']} pages in {r['wakes']} wakes, vm.tlb_batch={switch}"
+        if switch:
+            suite.check(f"{arch} {region}: waits", r["waits"] <= most, f"{r['waits']}, at most {most:.0f}; {said}")
+        else:
+            suite.say(f"{arch} {region}: {said}", show=False)
 
 
 def other_cpu(suite, cpu, ranges):
@@ -91,6 +113,7 @@ def counts(suite):
             start(deferred, suite, arch)
             start(forked, suite, arch)
             start(restored, suite, arch)
+            start(demoted, suite, arch)
             if arch == "arm64":
                 for cpu, ranges in (("max,lpa2=off", True), ("neoverse-n1", False), ("cortex-a72", False)):
                     start(other_cpu, suite, cpu, ranges)

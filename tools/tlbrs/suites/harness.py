@@ -21,6 +21,8 @@ KVER = common.kver()
 # What is tested: the image with all checkers but lockdep and KASAN, which make builds and boots several times slower:
 # SUITE=debug and make soak have them.
 IMAGE = "checked"
+# A guest of two tiers: node 1 is the slower one, and has no CPU.
+TIERS = {"mem": "1G", "nodes": 1, "cpuless": 1, "append": "kunit.enable=0 tlb_slow_nodes=1"}
 LOGS = ROOT / "build" / "test"
 VERBOSE = os.environ.get("V", "0") != "0"
 # Suites of this run, the last of which is not done yet.

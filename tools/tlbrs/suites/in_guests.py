@@ -9,7 +9,7 @@ from tlbrs.guest import guest
 from tlbrs.kernel import toolchain
 from tlbrs.report import measure
 from tlbrs.suites import compiled_out, harness
-from tlbrs.suites.harness import KVER, LOGS, asked, boot, chosen, kernel, side_by_side, tree
+from tlbrs.suites.harness import KVER, LOGS, TIERS, asked, boot, chosen, kernel, side_by_side, tree
 
 
 def runner(suite):
@@ -216,6 +216,8 @@ def programs(suite):
             # In turn with the switch at 0, as without CONFIG_MIGRATION_RESTORE_RUNS.
             run("restore", *(f"echo {switch} > /proc/sys/vm/tlb_batch\ntlb_batch_restore" for switch in (0, 1)),
                 disk="256M")
+            # SUITE=counts has its other cases.
+            run("demotion", "tlb_batch_demote -t isolated -t throttled -t full -t full_noswap", swap="256M", **TIERS)
             run("stress", "tlb_batch_stress --seconds 10 --toggle", "migrc_stress --seconds 10 --toggle",
                 LRU_GEN if arch == "x86_64" else "", swap="256M", oracle=True)
             run("litmus, migrc bounds", f"tlb_batch_stale_litmus --rounds {LITMUS_ROUNDS[arch]} --expect-none",
