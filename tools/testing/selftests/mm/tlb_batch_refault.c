@@ -568,54 +568,40 @@ static bool one_round(__u64 round)
 FIXTURE(tlb_batch_refault) {
 	const char *skip;
 	long rounds;
-	__u64 least_stale;
-	__u64 most_stale;
+	__u64 least_stale, most_stale;
 };
 
 FIXTURE_VARIANT(tlb_batch_refault) {
 	struct act act;
 	bool disk_swap;
-	/* By default. */
-	long rounds;
-	long delay_us;
+	/* By default; 0: 50 and 50000. */
+	long rounds, delay_us;
 };
 
 FIXTURE_VARIANT_ADD(tlb_batch_refault, lazyfree) {
 	.act = { "lazyfree", 1, 0, map_anon, prepare_lazyfree, .advice = MADV_FREE },
-	.rounds = 50,
-	.delay_us = 50000,
 };
 
 FIXTURE_VARIANT_ADD(tlb_batch_refault, file) {
-	.act = { "file", 16, 15, map_file, prepare_file, .advice = 0 },
-	.rounds = 50,
-	.delay_us = 50000,
+	.act = { "file", 16, 15, map_file, prepare_file },
 };
 
 FIXTURE_VARIANT_ADD(tlb_batch_refault, swap) {
-	.act = { "swap", 16, 15, map_anon, prepare_swap, .advice = 0 },
+	.act = { "swap", 16, 15, map_anon, prepare_swap },
 	.disk_swap = true,
-	.rounds = 50,
-	.delay_us = 50000,
 };
 
 FIXTURE_VARIANT_ADD(tlb_batch_refault, guard) {
 	.act = { "guard", 16, 15, map_file, prepare_guard, .install = install_guard },
-	.rounds = 50,
-	.delay_us = 50000,
 };
 
 FIXTURE_VARIANT_ADD(tlb_batch_refault, guard_enomem) {
 	.act = { "guard_enomem", 16, 15, map_enomem, prepare_guard, .install = install_enomem },
-	.rounds = 50,
-	.delay_us = 50000,
 };
 
 FIXTURE_VARIANT_ADD(tlb_batch_refault, poison) {
 	.act = { "poison", 1, 0, map_memfd, prepare_poison, .cgroup = true,
 		 .install = install_poison },
-	.rounds = 50,
-	.delay_us = 50000,
 };
 
 FIXTURE_VARIANT_ADD(tlb_batch_refault, table) {
@@ -631,10 +617,10 @@ FIXTURE_SETUP(tlb_batch_refault)
 
 	tlb_rs_undo();
 	self->skip = tlb_rs_skip();
-	self->rounds = tlb_rs_env_number("TLB_ROUNDS", variant->rounds, 1, 1000000);
+	self->rounds = tlb_rs_env_number("TLB_ROUNDS", variant->rounds ?: 50, 1, 1000000);
 	self->least_stale = tlb_rs_env_number("TLB_EXPECT", 0, 0, 1000000);
 	self->most_stale = self->least_stale ? self->rounds : 0;
-	delay_us = tlb_rs_env_number("TLB_DELAY", variant->delay_us, 1, 1000000);
+	delay_us = tlb_rs_env_number("TLB_DELAY", variant->delay_us ?: 50000, 1, 1000000);
 	act = &variant->act;
 	len = act->nr_pages * psize;
 #ifdef __x86_64__
