@@ -16,7 +16,7 @@ def folios(result):
         # Others would add instructions of their own.
         cpus = measure.FEW_CPUS[arch]
         where = f"{arch}, {cpus} vCPU{'s' * (cpus > 1)}"
-        job = f"tlb_batch_folio_bench {variants} --readers {cpus - 1} --pairs 9"
+        job = f"tlb_batch_folio_bench {variants} --readers {cpus - 1} --idle --pairs 9"
         records, text, _ = boot(result.context, arch, job, smp=cpus, nodes=1, cpuless=1, disk="64M", meter=True)
         found, rows = samples(records), []
         for name, by_mode in complete(result, where, MOVES, found):
@@ -30,7 +30,7 @@ def folios(result):
         result.compare_modes(arch, INSNS, found, "insns_kernel", text, names=MOVES)
 
         readers = 0 if arch == "arm64" else 3
-        job = f"tlb_batch_folio_bench --variant load --pairs 1 --readers {readers}"
+        job = f"tlb_batch_folio_bench --variant load --pairs 1 --readers {readers} --idle"
         records, text, _ = boot(result.context, arch, job, meter=arch == "arm64")
         found = samples(records)
         head, rows = counts_table(arch, found, LOAD)

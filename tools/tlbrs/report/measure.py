@@ -56,7 +56,7 @@ TIME_LIMIT = {"arm64": {"split_anon": 0.33, "move_mthp": 0.5, "move_thp8": 0.5},
 # Where instructions are counted. x86_64 batches only what other CPUs have to be told of.
 FEW_CPUS = {"arm64": 1, "x86_64": 2}
 # Most kernel instructions for each page that moves, over those with vm.tlb_batch=0.
-INSNS_LIMIT = {"move_mthp": 0.7, "move_thp8": 0.7}
+INSNS_LIMIT = {"move_mthp": 0.7, "move_thp8": 0.7, "move_unlike": 1.02}
 # Most TLBIs of arm64 for each page of THPs that migrate_pages() moves to and fro: one serves 512 pages.
 LOAD_LIMIT = 0.003
 

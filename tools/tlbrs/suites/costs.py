@@ -58,9 +58,10 @@ def forked(suite, arch):
 def restored(suite, arch):
     """What it takes to move large folios: on one CPU, because others add instructions of their own."""
     cpus = measure.FEW_CPUS[arch]
-    folios = f"tlb_batch_folio_bench --readers {cpus - 1}"
-    result = boot(suite, "large folios", arch, harness.IMAGE, f"{folios} --variant mthp --variant thp8 --pairs 3 && "
-                  f"{folios} --variant load", meter=True, smp=cpus, nodes=1, cpuless=1)
+    job = f"tlb_batch_folio_bench --readers {cpus - 1} --idle --variant mthp --variant thp8 --variant unlike --pairs 3"
+    if arch == "arm64":
+        job += " && tlb_batch_folio_bench --variant load"
+    result = boot(suite, "large folios", arch, harness.IMAGE, job, meter=True, smp=cpus, nodes=1, cpuless=1)
     found = samples(result.records)
     for work, most in measure.INSNS_LIMIT.items():
         was, now = (per_unit(found.get(work, {}).get(switch, []), "insns_kernel") for switch in (0, 1))

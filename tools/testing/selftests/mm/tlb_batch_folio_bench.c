@@ -182,11 +182,11 @@ static bool move_by_pages(const struct variant *v, char *base, size_t len,
 	bool ok = true;
 	size_t nr;
 
+	tlb_rs_readers_start(&readers, nr_readers, false, base, len);
 	for (call = 1; call < v->call && ok; call++, node = !node)
 		ok = move_to(choose_pages(base, len, node), node);
 	nr = choose_pages(base, len, node);
 
-	tlb_rs_readers_start(&readers, nr_readers, false, base, len);
 	tlb_rs_begin(c);
 	ok &= move_to(nr, node);
 	tlb_rs_end(c);
@@ -291,7 +291,7 @@ static int run_variant(const struct variant *v)
 static void help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
-	       "  [--variant NAME]... [--pairs P] [--readers K] [--dir EXT4_DIR]\n", prog);
+	       "  [--variant NAME]... [--pairs P] [--readers K [--idle]] [--dir EXT4_DIR]\n", prog);
 }
 
 int main(int argc, char **argv)
@@ -300,6 +300,7 @@ int main(int argc, char **argv)
 		{ "variant", required_argument, NULL, 'v' },
 		{ "pairs", required_argument, NULL, 'p' },
 		{ "readers", required_argument, NULL, 'r' },
+		{ "idle", no_argument, NULL, 'i' },
 		{ "dir", required_argument, NULL, 'd' },
 		{ "help", no_argument, NULL, 'h' },
 		{ }
@@ -309,7 +310,7 @@ int main(int argc, char **argv)
 	int opt;
 
 	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "v:p:r:d:h", options, NULL)) != -1) {
+	while ((opt = getopt_long(argc, argv, "v:p:r:id:h", options, NULL)) != -1) {
 		switch (opt) {
 		case 'v':
 			for (i = 0; i < ARRAY_SIZE(variants); i++) {
@@ -325,6 +326,9 @@ int main(int argc, char **argv)
 			break;
 		case 'r':
 			nr_readers = tlb_rs_number(optarg, 0, TLB_RS_MAX_READERS);
+			break;
+		case 'i':
+			readers.idle = true;
 			break;
 		case 'd':
 			ext4_dir = optarg;

@@ -11,6 +11,7 @@
 
 #include "tlb_rs.h"
 
+#define RUN_LOOK	16
 #define SEED		23
 
 /* A TLB may hold some neighbouring entries as one. */

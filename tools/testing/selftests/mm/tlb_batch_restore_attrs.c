@@ -77,7 +77,7 @@ static struct {
 
 static bool is_wp(size_t page)
 {
-	return page % folio_pages % 5 == 2;
+	return page % folio_pages % 5 >= 3;
 }
 
 static bool set_wp(void *addr, bool on)
@@ -164,7 +164,7 @@ static char *shared_base;
 
 static bool is_shared(size_t page)
 {
-	return page % folio_pages % 3 == 1;
+	return page % folio_pages % 4 >= 2;
 }
 
 /* The child has only the shared pages. */
@@ -183,7 +183,7 @@ static bool answer_shared(char what)
 	return ok;
 }
 
-/* Every third page is shared with a child. */
+/* Pairs of pages are shared with a child, in turn with pairs that are not. */
 int test_shared(void)
 {
 	unsigned char kind[folio_pages];
@@ -239,7 +239,7 @@ int test_softdirty(void)
 	if (tlb_rs_write_file("/proc/self/clear_refs", "4"))
 		ksft_exit_fail_msg("/proc/self/clear_refs: %s\n", strerror(errno));
 	for (i = 0; i < folio_pages; i++)
-		kind[i] = 1 + (i % 4 == 3);
+		kind[i] = 1 + (i % 4 >= 2);
 	for (i = 0; i < nr_pages(); i++) {
 		if (kind[i % folio_pages] == 2)
 			__atomic_fetch_or(base + i * psize, 0, __ATOMIC_RELAXED);
@@ -376,7 +376,7 @@ int test_dirty(void)
 	if (!base)
 		return KSFT_SKIP;
 	for (i = 0; i < folio_pages; i++)
-		kind[i] = 1 + (i % 6 == 1);
+		kind[i] = 1 + (i % 6 >= 3);
 	for (i = 0; i < nr_pages(); i++) {
 		if (kind[i % folio_pages] == 2)
 			write_page(base, i, SEED + 1);

@@ -44,17 +44,23 @@ bool restored_is(const struct restored *before, long long pages, long long runs)
 
 /*
  * Adds what one folio is mapped again by, if only neighbours of the same @kind are alike.
- * The page of a run of one is not counted. Neither is a page of kind 0, which is not mapped.
+ * A page of kind 0 is not mapped. A page that differs from the next one is not counted, and
+ * ends the search until the next of RUN_LOOK pages: MIGRATION_RUN_LOOK of mm/migrate.c.
  */
 void expect_runs(const unsigned char *kind, struct restored *want)
 {
-	size_t i, end;
+	size_t i, end, look = 0;
 
 	for (i = 0; i < folio_pages; i = end) {
-		for (end = i + 1; end < folio_pages && kind[end] == kind[i]; end++)
-			;
-		if (!kind[i] || end == i + 1)
+		end = i + 1;
+		if (!kind[i] || i < look)
 			continue;
+		for (; end < folio_pages && kind[end] == kind[i]; end++)
+			;
+		if (end == i + 1) {
+			look = (i / RUN_LOOK + 1) * RUN_LOOK;
+			continue;
+		}
 		want->pages += end - i;
 		want->runs++;
 	}
