@@ -206,8 +206,10 @@ int test_shared(void)
 		ksft_exit_fail_msg("MADV_DOFORK: %s\n", strerror(errno));
 	for (i = 0; i < folio_pages; i++)
 		kind[i] = 1 + is_shared(i);
-	/* In the child each page has a VMA of its own. */
 	expect_runs(kind, &want);
+	/* In the child each pair has a VMA of its own. */
+	want.pages += folio_pages / 2;
+	want.runs += folio_pages / 4;
 	restored_begin(&before);
 	ok = all_move(shared_base, NR_FOLIOS, 1) &&
 	     restored_is(&before, NR_FOLIOS * want.pages, NR_FOLIOS * want.runs) &&
