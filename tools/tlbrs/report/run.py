@@ -77,7 +77,7 @@ def main():
 
     print(f"\nWhat the same work costs: {args.arch}, Linux {args.kver}, QEMU TCG -cpu max, 4 vCPUs, 2 nodes;")
     print("executed instructions of all vCPUs" if args.arch == "arm64" else "kernel counters of all CPUs",
-          "while one unit of work runs, median\n")
+          "while one unit of work runs, the least of several runs\n")
     lines, over = table(args.arch, stock, ours)
     print("\n".join(lines))
 
