@@ -82,7 +82,8 @@ def same(key, stock, units):
 
 
 # One CPU is the mover's; the readers keep the address space in other CPUs' sets, as x86 needs.
-FOLIOS = "tlb_batch_folio_bench --variant mthp --variant thp8 --variant thp1 --variant file --readers {readers} --dir /mnt"
+FOLIOS = ("tlb_batch_folio_bench --variant mthp --variant thp8 --variant thp1 --variant file --readers {readers} --idle "
+          "--dir /mnt")
 JOB = ("tlb_batch_thp_split --pairs {pairs} --readers {readers} --dir /mnt && "
        "tlb_batch_move_bench --pairs {pairs} --readers {readers} && " + FOLIOS + " --pairs {pairs}")
 
