@@ -328,7 +328,7 @@ int main(int argc, char **argv)
 			nr_readers = tlb_rs_number(optarg, 0, TLB_RS_MAX_READERS);
 			break;
 		case 'i':
-			readers.idle = true;
+			tlb_rs_idle_readers = true;
 			break;
 		case 'd':
 			ext4_dir = optarg;

@@ -180,7 +180,7 @@ struct tlb_rs_counters {
  * stay in user mode, so that those CPUs have the range in their TLBs and must
  * be told about each flush. With @touch they go on reading, which makes more
  * races and less repeatable counts: a reader that waits for a page leaves its
- * CPU idle. With @idle, set beforehand, they sleep instead: x86 goes on telling
+ * CPU idle. With tlb_rs_idle_readers they sleep instead: x86 goes on telling
  * their CPUs, and they cost an emulator of one thread nothing.
  */
 #define TLB_RS_MAX_READERS	16
@@ -192,12 +192,12 @@ struct tlb_rs_readers {
 	int ready;
 	bool stop;
 	bool touch;
-	bool idle;
 	const char *base;
 	size_t len;
 };
 
 /* tlb_rs_measure.c */
+extern bool tlb_rs_idle_readers;
 void tlb_rs_sleep_us(unsigned int us);
 void tlb_rs_counters_read(struct tlb_rs_counters *c);
 void tlb_rs_begin(struct tlb_rs_counters *c);

@@ -162,6 +162,8 @@ bool tlb_rs_patching_is_safe(void)
 #endif
 }
 
+bool tlb_rs_idle_readers;
+
 static void *tlb_rs_reader(void *arg)
 {
 	struct tlb_rs_readers *r = arg;
@@ -175,7 +177,7 @@ static void *tlb_rs_reader(void *arg)
 		__atomic_fetch_add(&r->ready, 1, __ATOMIC_RELEASE);
 	} while (r->touch && !__atomic_load_n(&r->stop, __ATOMIC_RELAXED));
 	while (!__atomic_load_n(&r->stop, __ATOMIC_RELAXED)) {
-		if (r->idle)
+		if (tlb_rs_idle_readers)
 			tlb_rs_sleep_us(100000);
 	}
 	return NULL;
@@ -184,10 +186,7 @@ static void *tlb_rs_reader(void *arg)
 void tlb_rs_readers_start(struct tlb_rs_readers *r, int nr, bool touch, const char *base,
 			  size_t len)
 {
-	const bool idle = r->idle;
-
 	memset(r, 0, sizeof(*r));
-	r->idle = idle;
 	r->touch = touch;
 	r->base = base;
 	r->len = len;
