@@ -14,7 +14,7 @@ enum insn_class {
 	INSN_OTHER,
 	/* counted, arm64 */
 	TLBI_VA, TLBI_RANGE, TLBI_ASID, TLBI_ALL,
-	DSB_ISHST, DSB_ISH, DSB_OTHER, SGI,
+	DSB_ISHST, DSB_ISH, DSB_OTHER, SGI, TASK_SWITCH,
 	/* counted, x86_64; ICR_WRITE is recognised by address, not by decoding */
 	INVLPG, INVPCID, MOV_CR3, ICR_WRITE,
 	NR_COUNTERS,
@@ -84,6 +84,10 @@ static inline enum insn_class decode_arm64(__u32 insn)
 	/* MSR ICC_SGI1R_EL1, ICC_ASGI1R_EL1, ICC_SGI0R_EL1 */
 	if ((insn & 0xffffff00) == 0xd518cb00 && op2 >= 5)
 		return SGI;
+
+	/* MSR SP_EL0, X1: the new current task; the entry code sets it from other registers */
+	if (insn == 0xd5184101)
+		return TASK_SWITCH;
 
 	return INSN_OTHER;
 }

@@ -12,7 +12,7 @@ static const char * const names[] = {
 	[TLBI_VA] = "tlbi_va", [TLBI_RANGE] = "tlbi_range",
 	[TLBI_ASID] = "tlbi_asid", [TLBI_ALL] = "tlbi_all",
 	[DSB_ISHST] = "dsb_ishst", [DSB_ISH] = "dsb_ish", [DSB_OTHER] = "dsb_other",
-	[SGI] = "sgi",
+	[SGI] = "sgi", [TASK_SWITCH] = "task_switch",
 	[INVLPG] = "invlpg", [INVPCID] = "invpcid", [MOV_CR3] = "mov_cr3",
 	[ICR_WRITE] = "icr_write",
 	[MARK_START] = "start", [MARK_STOP] = "stop",

@@ -148,11 +148,12 @@ static void emit_region(const struct region *r, const struct vcpu *now)
 		[TLBI_ASID] = "tlbi_asid", [TLBI_ALL] = "tlbi_all",
 		[DSB_ISHST] = "dsb_ishst", [DSB_ISH] = "dsb_ish",
 		[DSB_OTHER] = "dsb_other", [SGI] = "sgi",
+		[TASK_SWITCH] = "task_switch",
 		[INVLPG] = "invlpg", [INVPCID] = "invpcid",
 		[MOV_CR3] = "mov_cr3", [ICR_WRITE] = "icr_write",
 	};
 	unsigned int first = arm64 ? TLBI_VA : INVLPG;
-	unsigned int last = arm64 ? SGI : ICR_WRITE;
+	unsigned int last = arm64 ? TASK_SWITCH : ICR_WRITE;
 	u64 event[NR_COUNTERS] = { 0 }, user = 0, kernel = 0;
 	unsigned int i, j;
 

@@ -50,6 +50,10 @@ class Verdict(unittest.TestCase):
             del work[None].counts["tlb_irqs"]
         self.assertEqual(len(run.table("x86_64", stock, figures("x86_64", 0, 1))[1]), len(measure.WORK))
 
+    def test_barriers_of_no_flush(self):
+        meter = {"tlbi": 1, "dsb_ishst": 3, "dsb_ish": 5, "sgi": 2, "task_switch": 4}
+        self.assertEqual(measure.of_flushes(meter), meter | {"dsb_ishst": 1, "dsb_ish": 1})
+
     def test_times(self):
         timed = measure.TIME_LIMIT["arm64"]
         ours = figures("arm64", 0, 1)

@@ -169,6 +169,9 @@ test:
 	msr	icc_sgi1r_el1, x5
 	msr	icc_sgi1r_el1, x5
 	msr	icc_asgi1r_el1, x5
+	msr	sp_el0, x1
+	msr	sp_el0, x28
+	msr	sp_el0, x1
 	hint	#101
 
 	/* Region 2: instructions, here. 3 + 1000 * 2 */

@@ -47,7 +47,8 @@ COUNTS = {
     "arm64": [
         {"tlbi": 18, "tlbi_va": 7, "tlbi_range": 3, "tlbi_asid": 3, "tlbi_all": 5,
          "insns_user": 18},
-        {"dsb_ishst": 101, "dsb_ish": 100, "dsb_other": 4, "sgi": 3, "insns_user": 513},
+        {"dsb_ishst": 101, "dsb_ish": 100, "dsb_other": 4, "sgi": 3, "task_switch": 2,
+         "insns_user": 516},
         {"insns_user": 2003},
         {"insns_user": 2, "insns_kernel": 42},
         {"tlbi": 3, "tlbi_va": 3, "insns_user": 5},
@@ -69,7 +70,7 @@ SMP = {
 }
 COUNTERS = {
     "arm64": ["tlbi", "tlbi_va", "tlbi_range", "tlbi_asid", "tlbi_all",
-              "dsb_ishst", "dsb_ish", "dsb_other", "sgi"],
+              "dsb_ishst", "dsb_ish", "dsb_other", "sgi", "task_switch"],
     "x86_64": ["invlpg", "invpcid", "mov_cr3", "icr_write"],
 }
 
@@ -103,12 +104,13 @@ DECODE = {
         "dsb_other": """dsb sy; dsb st; dsb ld; dsb ishld; dsb nsh; dsb nshst; dsb osh;
             dsb oshst; dsb ishnxs; dsb synxs""",
         "sgi": "msr icc_sgi1r_el1, x0; msr icc_sgi0r_el1, x1; msr icc_asgi1r_el1, x30",
+        "task_switch": "msr sp_el0, x1",
         "start": "hint #100", "stop": "hint #101",
         "owned": "hint #102", "free": "hint #103", "live": "hint #104",
         "other": """nop; hint #99; hint #105; isb; dmb ish; dmb ishst; ssbb; pssbb; sb; clrex;
             at s1e1r, x0; dc zva, x0; dc civac, x0; ic iallu; ic ivau, x0;
             msr icc_dir_el1, x0; msr icc_pmr_el1, x0; mrs x0, icc_iar1_el1;
-            msr icc_eoir1_el1, x0; msr ttbr0_el1, x0; mrs x1, ttbr1_el1; ldr x0, [x1]; ret""",
+            msr icc_eoir1_el1, x0; msr sp_el0, x28; msr sp_el0, x23; mrs x1, sp_el0; msr ttbr0_el1, x0; mrs x1, ttbr1_el1; ldr x0, [x1]; ret""",
     },
     "x86_64": {
         "invlpg": """invlpg (%rax); invlpg (%r12); invlpg 0x10(%rsp,%r9,8); invlpg %gs:(%rdi);

@@ -76,8 +76,8 @@ def main():
     timed = boot("release", PAIRS, False)
 
     print(f"\nWhat the same work costs: {args.arch}, Linux {args.kver}, QEMU TCG -cpu max, 4 vCPUs, 2 nodes;")
-    print("executed instructions of all vCPUs" if args.arch == "arm64" else "kernel counters of all CPUs",
-          "while one unit of work runs, the least of several runs\n")
+    print("executed instructions of all vCPUs while one unit of work runs, without the DSBs\nof interrupts and task switches, median\n"
+          if args.arch == "arm64" else "kernel counters of all CPUs while one unit of work runs, median\n")
     lines, over = table(args.arch, stock, ours)
     print("\n".join(lines))
 
