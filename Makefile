@@ -64,7 +64,8 @@ help:
 #:   make selftests           the kernel tree's own mm selftests on both, compared; TESTS='cow migration'
 #:                            MIGRC=1: instead, the checked image under the oracle, migrc on and off;
 #:                            MOVE=1: while their memory is moved; HVO=1: those of HugeTLB pages on
-#:                            arm64, struct pages given back, and stock
+#:                            arm64, struct pages given back, and stock; VARIANT=16k: instead, this image with
+#:                            vm.tlb_batch=0 and 1
 #:   make soak MINUTES=15     stress-ng and our stress programs together, under KASAN, lockdep and the oracle of stale
 #:                            translations; ARCH=
 #:   make coverage            which lines of the pure logic the tests on the host run

@@ -307,11 +307,18 @@ class Sides(unittest.TestCase):
     def test_both_are_as_slow(self):
         """Else a race that the emulator's speed decides counts as worse."""
         for migrc in (False, True):
-            options = types.SimpleNamespace(arch="arm64", stock="a", ours="b", hvo=False, migrc=migrc, move=False)
+            options = types.SimpleNamespace(arch="arm64", stock="a", ours="b", hvo=False, migrc=migrc, move=False, variant=None)
             with mock.patch.object(selftests.common, "logged"):
                 was, now = selftests.choose(options).values()
             self.assertEqual((was.oracle, now.oracle), (migrc, migrc))
             self.assertEqual((was.migrc, now.migrc), (False, migrc))
+
+    def test_of_one_image(self):
+        options = types.SimpleNamespace(arch="arm64", kver="7.3", hvo=False, migrc=False, move=True, variant="16k")
+        with mock.patch.object(selftests.measure, "kernel", lambda *which: which):
+            was, now = selftests.choose(options).values()
+        self.assertEqual((was.kernel, now.kernel), (("arm64", "16k", "7.3"),) * 2)
+        self.assertEqual((was.setup[:6], now.setup[:6]), ("echo 0", "echo 1"))
 
 
 class NothingGivenBack(unittest.TestCase):
@@ -336,7 +343,7 @@ class Repeating(unittest.TestCase):
         with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(io.StringIO()), \
                 mock.patch.object(selftests, "OUT", Path(name)), \
                 mock.patch.object(guest, "boot", lambda kernel, *_, **__: result(next(consoles[kernel]))):
-            options = types.SimpleNamespace(arch="arm64", limit=100, migrc=False, move=False, hvo=False)
+            options = types.SimpleNamespace(arch="arm64", limit=100, migrc=False, move=False, hvo=False, variant=None)
             sides = {name: selftests.Side(name) for name in consoles}
             runs = selftests.compare(options, sides, "cow -x", Path("cow"))
         return len(runs["tlb-rs"]), counted(*runs.values())
@@ -356,5 +363,5 @@ class Repeating(unittest.TestCase):
     def test_the_test_did_not_start(self):
         with self.assertRaises(selftests.common.Fail), mock.patch.object(
                 guest, "boot", lambda *_, **__: result("", 125)):
-            options = types.SimpleNamespace(arch="arm64", limit=1, move=False, hvo=False)
+            options = types.SimpleNamespace(arch="arm64", limit=1, move=False, hvo=False, variant=None)
             selftests.boot(options, selftests.Side(""), "tlb-rs", "cow", Path("cow"), None)

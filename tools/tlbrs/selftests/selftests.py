@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0
 """Run the kernel tree's own mm selftests on stock and on tlb-rs, and compare them case by case.
 
-usage: tlb-rs selftests [--migrc] [--move] [--hvo] [TEST...]  or the variables TESTS="cow migration", MIGRC=1, MOVE=1, HVO=1
+usage: tlb-rs selftests [--migrc] [--move] [--hvo] [--variant VARIANT] [TEST...]
+or the variables TESTS="cow migration", MIGRC=1, MOVE=1, HVO=1, VARIANT=16k
 
 With --migrc it is the checked image twice: as it boots, and with vm.migrc_enable=1, both under the stale-translation
 oracle, which only that image tells of its frames. With --move the memory of the test is moved to and fro all the
 time, on both sides: few of the tests move memory themselves. Some, like rmap, then fail now and then, because they
 expect a page to stay where it is. With --hvo (arm64) it is the tests of
-HugeTLB pages on stock and on the checked image, whose pools give their struct pages back.
+HugeTLB pages on stock and on the checked image, whose pools give their struct pages back. With --variant it is the
+image of this variant twice, with vm.tlb_batch=0 and 1: other sizes of pages have no image of stock.
 
 Every command of a test has a boot of its own, so that one which hangs takes no other with it. Exit status 1
 if the second is worse in a case, and not by chance, see compare(); or if --move moved nothing, see unmoved(); or if
---hvo gave no struct page back. The cases are in build/selftests/ARCH[-migrc][-move][-hvo]/results.json, the consoles
+--hvo gave no struct page back. The cases are in build/selftests/ARCH[-migrc][-move][-hvo][-VARIANT]/results.json, the consoles
 beside it.
 """
 
@@ -410,6 +412,10 @@ def choose(options):
         return {"stock": side(options.stock, "stock-selftests"),
                 "hvo": side(options.ours, "checked", append="kunit.enable=0",
                             setup=f"{ours} && echo 1 > /proc/sys/vm/hugetlb_optimize_vmemmap{patient}")}
+    if options.variant:
+        image = measure.kernel(options.arch, options.variant, options.kver)
+        return {name: Side(image, append="kunit.enable=0", setup=f"echo {on} > /proc/sys/vm/tlb_batch")
+                for name, on in (("off", 0), ("tlb-rs", 1))}
     if not options.migrc:
         return {"stock": side(options.stock, "stock-selftests"),
                 "tlb-rs": side(options.ours, "selftests", setup=ours)}
@@ -424,7 +430,8 @@ def choose(options):
 
 
 def outdir(options):
-    return OUT / (options.arch + "-migrc" * options.migrc + "-move" * options.move + "-hvo" * options.hvo)
+    return OUT / (options.arch + "-migrc" * options.migrc + "-move" * options.move + "-hvo" * options.hvo +
+                  f"-{options.variant}" * bool(options.variant))
 
 
 def parse():
@@ -438,6 +445,8 @@ def parse():
                         help="move the tests' memory between two nodes meanwhile, on both sides")
     parser.add_argument("--hvo", action="store_true", default=os.environ.get("HVO", "0") not in ("", "0"),
                         help="compare stock with the checked image, struct pages of HugeTLB pages given back")
+    parser.add_argument("--variant", default=os.environ.get("VARIANT"),
+                        help="compare the image of a variant with itself, vm.tlb_batch=0 and 1: 16k, 64k")
     parser.add_argument("--stock", help="kernel image of the first (default: ARCH-stock-selftests, or -checked)")
     parser.add_argument("--ours", help="kernel image of the second (default: ARCH-selftests, or -checked)")
     parser.add_argument("--limit", type=int, default=os.environ.get("TIMEOUT") or 900,
@@ -448,9 +457,11 @@ def parse():
     common.one_of("ARCH", options.arch, initramfs.ARCHES)
     if options.hvo and options.migrc:
         raise common.Fail("MIGRC=1 compares one image with itself, HVO=1 compares it with stock: one of them at a time")
+    if options.variant and (options.hvo or options.migrc):
+        raise common.Fail("VARIANT is for comparisons without MIGRC=1 and HVO=1, which have images of their own")
     # The checked image has no CONFIG_TEST_HMM.
     options.test = options.test or [test for test in (HUGETLB if options.hvo else ALL)
-                                    if test != "hmm-tests" or not options.migrc]
+                                    if test != "hmm-tests" or not (options.migrc or options.variant)]
     return options
 
 
