@@ -51,6 +51,12 @@ bool vmemmap_should_optimize_folio(const struct hstate *h, struct folio *folio);
 struct page *vmemmap_get_tail(unsigned int order, struct zone *zone);
 void free_vmemmap_page_list(struct list_head *list);
 
+/* Whether folios are optimised; before user space runs, whether they were to be at boot. */
+static inline bool hvo_is_on(void)
+{
+	return READ_ONCE(vmemmap_optimize_enabled);
+}
+
 /* arch/arm64/mm/hvo_apply.c */
 void arch_hvo_apply(const struct hvo_window *window);
 
@@ -85,6 +91,11 @@ extern unsigned int hvo_violations;
 #define hvo_proc_switch	proc_dobool
 
 static inline void hvo_boot_switch(bool on) { }
+
+static inline bool hvo_is_on(void)
+{
+	return false;
+}
 
 static inline bool hvo_pauses(void)
 {

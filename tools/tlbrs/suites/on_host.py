@@ -37,6 +37,7 @@ NOT_AS_STOCK = {
     **{f"fs/{name}.o": "FS_FROZEN_PAGES is set whether somebody looks or not"
        for name in ("ext4/super", "erofs/super", "squashfs/super", "xfs/xfs_super")},
     "mm/page_table_check.o": "only in kernels for debugging",
+    "arch/arm64/kernel/cpufeature.o": "it has one capability more, which is not there without hvo",
     "mm/khugepaged.o": "a flush of stock was in the wrong place, see patches/fixes",
 }
 
