@@ -66,6 +66,7 @@ void arch_hvo_apply(const struct hvo_window *window);
 #ifdef CONFIG_HVO_FAULT_INJECTION
 extern unsigned long hvo_skipped;
 extern unsigned int hvo_stall_us;
+extern unsigned int hvo_fail_swap;
 
 static __always_inline bool hvo_skip(enum hvo_hook hook)
 {

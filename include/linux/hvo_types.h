@@ -17,6 +17,8 @@
  * @copy_from: see @copy_to.
  * @nr: how many.
  * @shift: log2 of what one of them maps, in bytes.
+ * @group: the first one of so many changes before the others; 0: in any order.
+ * @waits: they change after all runs before, which belong to the same folio or block.
  */
 struct hvo_run {
 	unsigned long addr;
@@ -27,6 +29,8 @@ struct hvo_run {
 	const void *copy_from;
 	u32 nr;
 	u32 shift;
+	u32 group;
+	bool waits;
 };
 
 /**
@@ -84,6 +88,8 @@ struct hvo_event {
 	EM(ACK, "ack")			/* wait until the other CPUs have stopped */ \
 	EM(BREAK, "break")		/* no entry changes from valid to valid */ \
 	EM(TLBI, "tlbi")		/* invalidate in between */ \
+	EM(CLEAR, "clear")		/* clear the access flag */ \
+	EM(LEAVE, "leave")		/* an entry that stays gets its flag again */ \
 	EM(RCU, "rcu")			/* wait for a task that has read a reference count */ \
 	EM(TRANSIT, "transit")		/* no pause while a CPU comes up or goes down */ \
 	EM(ABANDON, "abandon")		/* a pauser that panics lets the other CPUs go on */ \

@@ -49,6 +49,31 @@ pub enum Why {
     SelfHosted,
     /// CPU hotplug prevents that the other CPUs stop.
     Hotplug,
+    /// Other CPUs use it all the time.
+    Young,
+}
+
+/// How far the change of a unit is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Progress {
+    /// All its entries are as they were.
+    Waiting,
+    /// Some of them have their new values.
+    Begun,
+    /// It is over.
+    Ended(Outcome),
+}
+
+/// The runs of each unit, of which the last one is where `last` is true.
+pub fn units_of<'r, R>(runs: &'r [R], last: &'r [bool]) -> impl Iterator<Item = &'r [R]> {
+    let mut rest = runs;
+
+    last.split_inclusive(|last| *last).map(move |unit| {
+        let (runs, others) = rest.split_at_checked(unit.len()).unwrap_or((rest, &[]));
+
+        rest = others;
+        runs
+    })
 }
 
 /// What a unit belongs to.
@@ -101,6 +126,8 @@ struct Parts<M: Memory> {
     runs: Store<M::Run>,
     /// For each run, whether it is the last one of its unit.
     last: Store<bool>,
+    /// For each unit, while they change.
+    progress: Store<Progress>,
     values: Store<u64>,
     old: Store<Option<M::Page>>,
     new: Store<Option<M::Page>>,
@@ -137,35 +164,42 @@ impl<M: Memory> Parts<M> {
         self.last.truncate(ends.runs);
     }
 
-    /// Ends all units: the first `changed` are, the others are not because of `why`.
-    fn end(&mut self, changed: usize, why: Why) -> Tally {
+    /// Ends all units. Those that nobody tried to change are as they were.
+    fn end(&mut self) -> Tally {
         let mut tally = Tally::default();
         let mut begin = Ends::default();
 
         self.roll_back();
-        for unit in self.units.drain_all() {
+        for (index, unit) in self.units.drain_all().enumerate() {
             let (old, new) = (begin.old..unit.ends.old, begin.new..unit.ends.new);
             let old = self.old.get_mut(old).unwrap_or_default();
             let new = self.new.get_mut(new).unwrap_or_default();
 
             begin = unit.ends;
+            let outcome = match self.progress.get(index) {
+                Some(Progress::Ended(outcome)) => *outcome,
+                _ => Outcome::Untouched(Why::NoMemory),
+            };
             // rule: hvo/released: a page that is in use would be freed, or one that is not be lost
-            if tally.changed < changed {
-                tally.changed += 1;
-                unit.owner.end(Outcome::Changed, old);
-                // Live entries lead to these now.
-                new.iter_mut().for_each(|page| forget(page.take()));
-                old.iter_mut().for_each(|page| drop(page.take()));
-            } else {
-                tally.untouched += 1;
-                tally.why = Some(why);
-                unit.owner.end(Outcome::Untouched(why), old);
-                old.iter_mut().for_each(|page| forget(page.take()));
-                new.iter_mut().for_each(|page| drop(page.take()));
+            unit.owner.end(outcome, old);
+            match outcome {
+                Outcome::Changed => {
+                    tally.changed += 1;
+                    // Live entries lead to these now.
+                    new.iter_mut().for_each(|page| forget(page.take()));
+                    old.iter_mut().for_each(|page| drop(page.take()));
+                }
+                Outcome::Untouched(why) => {
+                    tally.untouched += 1;
+                    tally.why = Some(why);
+                    old.iter_mut().for_each(|page| forget(page.take()));
+                    new.iter_mut().for_each(|page| drop(page.take()));
+                }
             }
         }
         self.runs.clear();
         self.last.clear();
+        self.progress.clear();
         self.values.clear();
         self.old.clear();
         self.new.clear();
@@ -175,7 +209,7 @@ impl<M: Memory> Parts<M> {
 
 impl<M: Memory> Drop for Parts<M> {
     fn drop(&mut self) {
-        self.end(0, Why::NoMemory);
+        self.end();
     }
 }
 
@@ -185,11 +219,8 @@ pub struct Collecting;
 /// No task still acts on the reference count that it read of a page that becomes a tail.
 pub struct Prepared;
 
-/// The first units were changed.
-pub struct Applied {
-    changed: usize,
-    why: Why,
-}
+/// The units have ended.
+pub struct Applied(());
 
 impl Drop for Applied {
     #[inline(always)]
@@ -226,15 +257,14 @@ impl Grace {
 ///
 /// # Safety
 ///
-/// As many units as [`Self::change`] returns must be changed, and all others be as they were.
+/// [`Self::change`] must end each unit, as what its entries are then.
 pub unsafe trait Ways<R> {
-    /// Changes the entries of units, from the first one on. A unit ends where `last` is true.
-    /// Returns how many units were changed, and why the others were not.
+    /// Changes the entries of units, of which none has ended. A unit ends where `last` is true.
     ///
     /// # Safety
     ///
     /// Of each run, what [`Open::change`] says.
-    unsafe fn change(&mut self, runs: &[R], last: &[bool]) -> (usize, Why);
+    unsafe fn change(&mut self, runs: &[R], last: &[bool], progress: &mut [Progress]);
 }
 
 /// Units that are changed together.
@@ -252,6 +282,7 @@ impl<M: Memory> Batch<M, Collecting> {
                 units: Store::new(room.units)?,
                 runs: Store::new(room.runs)?,
                 last: Store::new(room.runs)?,
+                progress: Store::new(room.units)?,
                 values: Store::new(room.values)?,
                 old: Store::new(room.old)?,
                 new: Store::new(room.new)?,
@@ -301,15 +332,21 @@ impl<M: Memory> Batch<M, Prepared> {
         self.parts.units.iter().map(|unit| &unit.owner)
     }
 
-    /// Changes the units, the first ones first.
-    pub fn apply(self, ways: &mut impl Ways<M::Run>) -> Batch<M, Applied> {
+    /// Changes the units.
+    pub fn apply(mut self, ways: &mut impl Ways<M::Run>) -> Batch<M, Applied> {
+        let parts = &mut self.parts;
+
+        // There is room for as many.
+        while parts.progress.len() < parts.units.len()
+            && parts.progress.push(Progress::Waiting).is_ok()
+        {}
         // SAFETY: The callers of `Open::change()` have promised it, and a unit that was not closed
         // has no run here.
-        let (changed, why) = unsafe { ways.change(&self.parts.runs, &self.parts.last) };
+        unsafe { ways.change(&parts.runs, &parts.last, &mut parts.progress) };
 
         Batch {
             parts: self.parts,
-            state: Applied { changed, why },
+            state: Applied(()),
         }
     }
 }
@@ -318,10 +355,9 @@ impl<M: Memory> Batch<M, Applied> {
     /// Ends all units, and frees the pages that are not needed. The batch can be used again.
     pub fn release(self) -> (Batch<M, Collecting>, Tally) {
         let Self { mut parts, state } = self;
-        let Applied { changed, why } = state;
 
         forget(state);
-        let tally = parts.end(changed, why);
+        let tally = parts.end();
 
         (
             Batch {

@@ -11,6 +11,11 @@ use core::{
     marker::PhantomData,
     ptr::NonNull, //
 };
+#[cfg(CONFIG_HVO_FAULT_INJECTION)]
+use kernel::time::{
+    delay::udelay,
+    Delta, //
+};
 use kernel::{
     bindings,
     page::PAGE_SIZE,
@@ -207,7 +212,8 @@ impl Page {
 
     /// Copies the content of another page.
     pub(crate) fn copy(&self, from: Mapped) {
-        copy_page(self, from);
+        // SAFETY: This one is owned, and the other one is there.
+        unsafe { bindings::copy_page(self.mapped().address(), from.address()) };
     }
 }
 
@@ -369,6 +375,60 @@ impl Drop for Held<'_> {
     }
 }
 
+/// Addresses whose translations are to be invalidated.
+pub(crate) struct Stale {
+    start: usize,
+    end: usize,
+}
+
+impl Stale {
+    /// None so far.
+    pub(crate) const NONE: Self = Self {
+        start: usize::MAX,
+        end: 0,
+    };
+
+    /// Adds what one entry maps.
+    pub(crate) fn add(&mut self, addr: usize, shift: u32) {
+        self.start = self.start.min(addr);
+        self.end = self.end.max(addr + (1 << shift));
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start >= self.end
+    }
+
+    /// Invalidates them in the TLBs of all CPUs.
+    pub(crate) fn flush(self) {
+        if !self.is_empty() {
+            flush(self.start, self.end);
+        }
+    }
+}
+
+/// Each CPU sets the access flag of an entry before it uses it, and none comes up that does not.
+///
+/// # Invariants
+///
+/// `hvo_flags_begin()` has said so.
+pub(crate) struct Flags(NotThreadSafe);
+
+impl Flags {
+    /// Unless there is a CPU that does not, or one is coming up that may not. May sleep.
+    pub(crate) fn begin() -> Option<Self> {
+        // INVARIANT: It does. Not then_some(), as above.
+        flags_begin().then(|| Self(NotThreadSafe))
+    }
+}
+
+impl Drop for Flags {
+    fn drop(&mut self) {
+        // SAFETY: By the invariant.
+        unsafe { bindings::hvo_flags_end() };
+    }
+}
+
 /// All sizes of HugeTLB folios.
 pub(crate) fn sizes() -> impl Iterator<Item = Size> {
     // INVARIANT: It is one of the system's.
@@ -396,7 +456,6 @@ safe_c! {
     fn entry_value(page: Mapped, read_only: bool) -> u64
         = hvo_entry_value(page.0.as_ptr(), read_only);
     fn page_address(page: Mapped) -> *mut c_void = hvo_page_address(page.0.as_ptr());
-    fn copy_page(to: &Page, from: Mapped) = hvo_copy_page(to.0.as_ptr(), from.0.as_ptr());
     /// Makes `to` the first page of the struct pages of a folio of `size`, a part of `folio`.
     pub(crate) fn fill_head(to: &Page, size: Size, folio: Folio)
         = hvo_fill_head(to.0.as_ptr(), size.as_ptr(), folio.as_ptr());
@@ -404,8 +463,11 @@ safe_c! {
     pub(crate) fn splits_live() -> bool = hvo_splits_live();
     fn grace_period() -> c_ulong = get_state_synchronize_rcu();
     fn wait_for_readers(since: c_ulong) = hvo_wait_for_readers(since);
-    /// Flushes the TLBs of all CPUs.
-    pub(crate) fn flush_all() = hvo_flush_all();
+    fn flush(start: usize, end: usize) = hvo_flush(start, end);
+    fn flags_begin() -> bool = hvo_flags_begin();
+    /// Counts entries that changed without a pause.
+    pub(crate) fn account_flags(reason: Reason, entries: usize, clears: usize, flushes: usize)
+        = hvo_account_flags(reason, entries, clears, flushes);
     fn size_at(index: c_uint) -> *mut bindings::hstate = hvo_size_at(index);
     fn nodes() -> c_uint = hvo_nodes();
     fn try_resize(size: Size) -> bool = hvo_try_resize(size.as_ptr());
@@ -418,6 +480,42 @@ safe_c! {
     /// Counts a pause, or an attempt.
     pub(crate) fn account(event: &bindings::hvo_event, success: bool)
         = hvo_account(event, success);
+}
+
+/// Whether a test has removed a rule.
+pub(crate) fn skips(_hook: bindings::hvo_hook) -> bool {
+    #[cfg(CONFIG_HVO_FAULT_INJECTION)]
+    // SAFETY: Only a file in debugfs writes to it, a word at once.
+    return unsafe { (&raw const bindings::hvo_skipped).read_volatile() } & 1 << _hook != 0;
+    #[cfg(not(CONFIG_HVO_FAULT_INJECTION))]
+    false
+}
+
+/// Whether a test wants the `nr`th exchange of an entry to fail.
+pub(crate) fn fails(_nr: u32) -> bool {
+    #[cfg(CONFIG_HVO_FAULT_INJECTION)]
+    {
+        // SAFETY: As above.
+        let every = unsafe { (&raw const bindings::hvo_fail_swap).read_volatile() };
+
+        every != 0 && _nr % every == 0
+    }
+    #[cfg(not(CONFIG_HVO_FAULT_INJECTION))]
+    false
+}
+
+/// Lets other CPUs use entries that have just been invalidated, for tests.
+pub(crate) fn stall() {
+    #[cfg(CONFIG_HVO_FAULT_INJECTION)]
+    {
+        // SAFETY: As above.
+        let us = unsafe { (&raw const bindings::hvo_stall_us).read_volatile() };
+
+        // The largest value is for pauses.
+        if us != 0 && us != u32::MAX {
+            udelay(Delta::from_micros(us.into()));
+        }
+    }
 }
 
 /// Makes each CPU have translations of the vmemmap of a folio. For checks.
@@ -446,7 +544,7 @@ pub(crate) fn errno(why: Why) -> c_int {
     match why {
         Why::NoMemory => ENOMEM,
         Why::SelfHosted => EOPNOTSUPP,
-        Why::Hotplug => EBUSY,
+        Why::Hotplug | Why::Young => EBUSY,
     }
     .to_errno()
 }

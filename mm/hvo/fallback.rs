@@ -3,7 +3,10 @@
 //! Changes while all other CPUs are paused, or, if they are too late for that, stopped in threads.
 
 use super::{
+    af::is_complete,
     batch::{
+        Outcome,
+        Progress,
         Ways,
         Why, //
     },
@@ -14,6 +17,7 @@ use super::{
         Reason,
         Run, //
     },
+    live::Live,
     plan::{
         next_window,
         rest_us,
@@ -97,6 +101,9 @@ impl Turn {
     }
 }
 
+/// Entries that one pause changes at most, if not a single run has more.
+const MOST_IN_PAUSE: u32 = 4096;
+
 fn work_of(run: &Run) -> Work {
     Work {
         entries: run.nr,
@@ -114,28 +121,65 @@ pub(super) struct Fallback {
     pub(super) mandatory: bool,
 }
 
-// SAFETY: A unit counts once all its windows were applied, and one that was begun is finished.
+/// What is left of the first unit of some, and the units after it that were not begun.
+fn rest_of<'r>(
+    runs: &'r [Run],
+    last: &'r [bool],
+    progress: &'r [Progress],
+) -> impl Iterator<Item = (Work, bool)> + 'r {
+    let mut unit = 0;
+
+    runs.iter().zip(last).map_while(move |(run, last)| {
+        if unit > 0 && progress.get(unit) != Some(&Progress::Waiting) {
+            return None;
+        }
+        unit += usize::from(*last);
+        Some((work_of(run), *last))
+    })
+}
+
+// SAFETY: A unit has changed once all its windows were applied, and one that was begun is finished.
 unsafe impl Ways<Run> for Fallback {
     /// Once CPUs did not stop in time, threads are stopped for the rest of the batch, in windows
     /// that only `max_entries` limits: stopping threads takes longer than what is done then.
-    unsafe fn change(&mut self, runs: &[Run], last: &[bool]) -> (usize, Why) {
+    ///
+    /// Another way may have been tried before.
+    unsafe fn change(&mut self, runs: &[Run], last: &[bool], progress: &mut [Progress]) {
+        let never_pauses = cfg!(CONFIG_PREEMPT_RT);
         let mut stop = self.params.strategy == bindings::hvo_strategy_HVO_STOP_MACHINE;
         let streak = Streak::from_raw(STREAK.load(Relaxed));
         let mut attempts = Attempts::default();
-        let mut inside = false;
-        let mut units = 0;
+        let mut unit = 0;
         let mut at = 0;
+        // SAFETY: By the safety requirements.
+        let entries = unsafe { Live::new() };
 
         while at < runs.len() {
-            let rest = runs[at..].iter().zip(&last[at..]);
+            let inside = progress[unit] == Progress::Begun;
+            let ended = matches!(progress[unit], Progress::Ended(_));
+
+            // The content of a page that is in use already must not be copied again.
+            if ended || (inside && is_complete(&entries, &runs[at])) {
+                if last[at] {
+                    if inside {
+                        progress[unit] = Progress::Ended(Outcome::Changed);
+                    }
+                    unit += 1;
+                }
+                at += 1;
+                continue;
+            }
+            stop |= never_pauses;
             let window = next_window(
-                rest.map(|(run, last)| (work_of(run), *last)),
+                rest_of(&runs[at..], &last[at..], &progress[unit..]),
                 Cost::from_raw(COST.load(Relaxed)),
                 Budget {
-                    entries: if batches(&self.params) {
+                    entries: if !batches(&self.params) {
+                        ENTRIES as u32
+                    } else if stop {
                         self.params.max_entries
                     } else {
-                        ENTRIES as u32
+                        self.params.max_entries.min(MOST_IN_PAUSE)
                     },
                     ns: if stop {
                         u64::MAX
@@ -163,17 +207,25 @@ unsafe impl Ways<Run> for Fallback {
                             STREAK.store(streak.missed().into_raw(), Relaxed);
                         }
                     }
-                    Step::GiveUp if inside => attempts = Attempts::default(),
-                    Step::GiveUp => break,
+                    Step::GiveUp => {
+                        for progress in progress.iter_mut().filter(|p| **p == Progress::Waiting) {
+                            *progress = Progress::Ended(Outcome::Untouched(Why::Hotplug));
+                        }
+                        attempts = Attempts::default();
+                    }
                 }
                 continue;
             }
-            units += last[at..next].iter().filter(|last| **last).count();
+            for _ in last[at..next].iter().filter(|last| **last) {
+                progress[unit] = Progress::Ended(Outcome::Changed);
+                unit += 1;
+            }
+            if !window.whole {
+                progress[unit] = Progress::Begun;
+            }
             attempts = Attempts::default();
-            inside = !window.whole;
             at = next;
         }
-        (units, Why::Hotplug)
     }
 }
 

@@ -10,10 +10,11 @@
  *                       resized meanwhile.
  * debugfs/hvo/read      reads a word of each struct page when it is read, whatever happens to
  *                       that. (What /proc/kpagecount reads has to be consistent.)
- * debugfs/hvo/skip_hook, stall_us, deaf_cpu, race, race_pfn, waits, read_lock, write_lock
+ * debugfs/hvo/skip_hook, stall_us, fail_swap, deaf_cpu, race, race_pfn, waits, read_lock,
+ *                       write_lock
  *                       fault injection: without one of the rules, with a window that
  *                       stays open (or, by the largest value of stall_us, in which the
- *                       CPU dies), with a CPU that does not answer, with a reference that
+ *                       CPU dies), with exchanges that fail, with a CPU that does not answer, with a reference that
  *                       is taken late (and whether the task that takes it is waited for), with a
  *                       lock that is held for reading where a pause stops a CPU and is
  *                       waited for where none can.
@@ -205,6 +206,8 @@ static int verify_pmd(pmd_t *pmd, unsigned long addr, unsigned long next,
 		return 0;
 	if (pmd_leaf(entry)) {
 		v->blocks++;
+		if (!pmd_young(entry))
+			violation(v, addr, pmd_val(entry), "without its access flag");
 		bitmap_set(v->own, pmd_pfn(entry) + ((addr & ~PMD_MASK) >> PAGE_SHIFT), pages);
 		return 0;
 	}
@@ -215,6 +218,8 @@ static int verify_pmd(pmd_t *pmd, unsigned long addr, unsigned long next,
 		if (pte_none(pte))
 			continue;
 		v->pages++;
+		if (!pte_young(pte))
+			violation(v, addr, pte_val(pte), "without its access flag");
 		if (!pte_valid(pte))
 			violation(v, addr, pte_val(pte), "neither none nor valid");
 		else if (!pte_write(pte))
@@ -271,6 +276,8 @@ DEFINE_SHOW_ATTRIBUTE(read);
 
 unsigned long hvo_skipped;
 unsigned int hvo_stall_us;
+/* One in so many exchanges of an entry fails, as if another CPU had used it. */
+unsigned int hvo_fail_swap;
 
 static const char * const hook_names[] = {
 #define EM(hook, name)	name,
@@ -381,6 +388,7 @@ static void faults_create(struct dentry *dir)
 {
 	skip_hook_create(dir, &hooks);
 	debugfs_create_u32("stall_us", 0600, dir, &hvo_stall_us);
+	debugfs_create_u32("fail_swap", 0600, dir, &hvo_fail_swap);
 	debugfs_create_u32("deaf_cpu", 0600, dir, &arm64_pause_deaf_cpu);
 	debugfs_create_u64("race_pfn", 0400, dir, &race_pfn);
 	debugfs_create_file("race", 0600, dir, NULL, &race_fops);

@@ -14,10 +14,13 @@
 
 #![crate_name = "hvo"]
 
+pub mod af;
+mod auto;
 pub mod batch;
 mod c;
 mod fallback;
 pub mod layout;
+mod live;
 pub mod plan;
 mod retry;
 mod split;
@@ -25,6 +28,10 @@ mod store;
 #[cfg(CONFIG_HVO_KUNIT_TEST)]
 mod tests;
 
+use auto::{
+    Auto,
+    Effort, //
+};
 use batch::{
     Batch,
     Collecting,
@@ -49,10 +56,11 @@ use c::{
     Size,
     Span, //
 };
-use fallback::{
-    Fallback,
-    TURN, //
+use core::ptr::{
+    null,
+    null_mut, //
 };
+use fallback::TURN;
 use kernel::{
     bindings,
     page::PAGE_SIZE,
@@ -95,26 +103,26 @@ fn batches(params: &Params) -> bool {
     params.strategy != bindings::hvo_strategy_HVO_PERFOLIO
 }
 
-/// Changes what was collected, the first units first, and frees what is not needed any more.
+/// Changes what was collected, and frees what is not needed any more.
 fn commit<M: Memory<Run = Run>>(
     batch: Batch<M, Collecting>,
     grace: impl FnOnce() -> Grace,
     reason: Reason,
-    mandatory: bool,
+    effort: Effort,
     touch: impl Fn(&M::Owner),
 ) -> (Batch<M, Collecting>, Tally) {
     if batch.is_empty() {
         return (batch, Tally::default());
     }
     let batch = batch.prepare(grace());
-    let mut ways = Fallback {
+    let mut ways = Auto {
         reason,
         params: c::params(),
-        mandatory,
+        effort,
     };
 
     batch.owners().for_each(touch);
-    c::with_light_sleepers(|| batch.apply(&mut ways)).release()
+    batch.apply(&mut ways).release()
 }
 
 /// What is done with folios.
@@ -222,6 +230,7 @@ struct Changes<'l> {
     batch: Batch<Hugepages<'l>, Collecting>,
     size: Size,
     op: Op<'l>,
+    effort: Effort,
     frozen: Frozen,
     /// Why blocks are left that are not split.
     unsplit: Why,
@@ -233,7 +242,7 @@ struct Changes<'l> {
 
 impl<'l> Changes<'l> {
     /// None yet, at most so many together.
-    fn new(size: Size, op: Op<'l>, folios: usize) -> Result<Self, Why> {
+    fn new(size: Size, op: Op<'l>, effort: Effort, folios: usize) -> Result<Self, Why> {
         let folios = if batches(&c::params()) { folios } else { 1 };
         let room = op.change().room(c::entries(size), folios, ENTRIES);
 
@@ -241,6 +250,7 @@ impl<'l> Changes<'l> {
             batch: Batch::new(room)?,
             size,
             op,
+            effort,
             frozen: Frozen::now(),
             unsplit: Why::NoMemory,
             changed: 0,
@@ -270,6 +280,7 @@ impl<'l> Changes<'l> {
             index: change.first(),
             next: 0,
             tail: tail.unwrap_or(0),
+            last: None,
         };
         let guard = SPLIT.lock();
 
@@ -287,6 +298,10 @@ impl<'l> Changes<'l> {
             },
         )?;
         drop(guard);
+        if let Some(run) = collect.last {
+            // SAFETY: As those that `span()` has added.
+            unsafe { unit.change(run) }?;
+        }
         Ok(unit.close()?)
     }
 
@@ -307,7 +322,7 @@ impl<'l> Changes<'l> {
         }
     }
 
-    /// Changes the folios that were added, the first ones first. All other folios are as they were.
+    /// Changes the folios that were added. All other folios are as they were.
     fn commit(self) -> Self {
         let optimizes = matches!(self.op, Op::Optimize);
         let grace = || {
@@ -318,8 +333,7 @@ impl<'l> Changes<'l> {
             // no struct page of their own since the folio was optimised.
             unsafe { Grace::is_not_needed() }
         };
-        let mandatory = matches!(self.op, Op::Restore(_));
-        let (batch, tally) = commit(self.batch, grace, self.op.reason(), mandatory, |huge| {
+        let (batch, tally) = commit(self.batch, grace, self.op.reason(), self.effort, |huge| {
             c::touch(huge.size, huge.folio);
         });
 
@@ -341,6 +355,8 @@ struct Collect {
     next: usize,
     /// The value of an entry that leads to the shared tail.
     tail: u64,
+    /// What changes after all others.
+    last: Option<Run>,
 }
 
 impl Collect {
@@ -351,11 +367,14 @@ impl Collect {
             entries: span.entries,
             nr: span.nr,
             shift: span.shift,
+            group: self.change.group() as u32,
+            waits: self.change.waits(self.index + 1),
             ..Default::default()
         };
 
         for i in 0..span.nr as usize {
-            let entry = self.change.entry(self.index);
+            let index = self.index;
+            let entry = self.change.entry(index);
             let before = Mapped::of(span, i);
 
             self.index += 1;
@@ -367,33 +386,39 @@ impl Collect {
                 self.tail
             } else {
                 let page = unit.brought(self.next).ok_or(Why::NoMemory)?;
-                let (value, address) = (page.entry(), page.mapped().address());
 
                 self.next += 1;
                 match entry.to {
                     To::CopiedBefore => page.copy(before),
-                    To::CopiedInPause => {
-                        let head = Run {
-                            nr: 1,
-                            value,
-                            copy_to: address,
-                            copy_from: before.address(),
-                            ..run
-                        };
-
-                        // SAFETY: As below; the page was brought.
-                        unsafe { unit.change(head) }?;
-                        run.addr += PAGE_SIZE;
-                        run.entries = run.entries.wrapping_add(1);
-                        run.nr -= 1;
-                        continue;
+                    To::CopiedLate => {
+                        run.copy_to = page.mapped().address();
+                        run.copy_from = before.address();
                     }
                     To::Filled | To::SharedTail => {}
                 }
-                value
+                page.entry()
             };
 
-            if self.change.has_one_value() {
+            if index == 0 {
+                let first = Run {
+                    nr: 1,
+                    value,
+                    waits: self.change.waits(0),
+                    ..run
+                };
+
+                if first.waits {
+                    self.last = Some(first);
+                } else {
+                    // SAFETY: As below; the page was brought.
+                    unsafe { unit.change(first) }?;
+                }
+                run.addr += PAGE_SIZE;
+                run.entries = run.entries.wrapping_add(1);
+                run.nr -= 1;
+                run.copy_to = null_mut();
+                run.copy_from = null();
+            } else if self.change.has_one_value() {
                 run.value = value;
             } else {
                 let at = unit.value(value)?;
@@ -417,6 +442,7 @@ impl Collect {
 fn optimize(
     size: Size,
     folios: impl Iterator<Item = Folio> + Clone,
+    effort: Effort,
     together: usize,
 ) -> (usize, Option<Why>) {
     let mut folios = folios
@@ -426,8 +452,8 @@ fn optimize(
     if folios.peek().is_none() {
         return (0, None);
     }
-    let unsplit = split(size, folios.clone());
-    let mut changes = match Changes::new(size, Op::Optimize, together) {
+    let unsplit = split(size, folios.clone(), effort);
+    let mut changes = match Changes::new(size, Op::Optimize, effort, together) {
         Ok(changes) => changes,
         Err(why) => return (0, Some(why)),
     };
@@ -462,7 +488,7 @@ fn restore<'l>(
     if folios.peek().is_none() {
         return Ok(0);
     }
-    let mut changes = Changes::new(size, Op::Restore(restored), together)?;
+    let mut changes = Changes::new(size, Op::Restore(restored), Effort::Mandatory, together)?;
 
     for folio in folios {
         changes = changes.add_and_commit(folio);
@@ -484,6 +510,7 @@ fn report(size: Size, kept: usize, all: usize, why: Why) {
         Why::NoMemory => "no memory for what replaces them",
         Why::SelfHosted => "they are in the memory that they describe",
         Why::Hotplug => "the other CPUs cannot be stopped because of CPU hotplug",
+        Why::Young => "other CPUs use them all the time",
     };
 
     pr_warn!("{kept} of {all} pages of {kb}kB keep their struct pages: {why}\n");
@@ -521,7 +548,7 @@ unsafe extern "C" fn hvo_optimize_folios(
     // SAFETY: By the safety requirements.
     let (size, folios) = unsafe { (Size::from_raw(h), Folios::from_raw(folios)) };
 
-    if let (_, Some(why)) = optimize(size, folios.iter(), usize::MAX) {
+    if let (_, Some(why)) = optimize(size, folios.iter(), Effort::Optional, usize::MAX) {
         // rule: hvo/counted: nobody would know that some have kept their struct pages, and why
         let kept = folios.iter().filter(|f| c::should_optimize(size, *f));
 
@@ -542,7 +569,7 @@ unsafe extern "C" fn hvo_optimize_folio(h: *const bindings::hstate, folio: *mut 
     // SAFETY: By the safety requirements.
     let (size, folio) = unsafe { (Size::from_raw(h), Folio::from_raw(folio)) };
 
-    optimize(size, core::iter::once(folio), 1);
+    optimize(size, core::iter::once(folio), Effort::Optional, 1);
 }
 
 /// Gives folios their own vmemmap again. May sleep.
@@ -625,7 +652,7 @@ unsafe extern "C" fn hvo_demote_folios(
         folios,
     };
     // Without memory they are demoted by way of their own vmemmap.
-    let Ok(mut changes) = Changes::new(size, op, usize::MAX) else {
+    let Ok(mut changes) = Changes::new(size, op, Effort::Optional, usize::MAX) else {
         return;
     };
 

@@ -106,15 +106,17 @@ int hvo_proc_switch(const struct ctl_table *table, int write, void *buffer, size
 /* --- parameters ---------------------------------------------------------------------- */
 
 static const char * const strategies[] = {
-	[HVO_PAUSE] = "auto",
+	[HVO_AUTO] = "auto",
+	[HVO_PAUSE] = "pause",
 	[HVO_STOP_MACHINE] = "stop_machine",
 #ifdef CONFIG_TLB_RS_BENCH
+	[HVO_EACH] = "each",
 	[HVO_PERFOLIO] = "perfolio",
 	[HVO_UNSAFE] = "unsafe",
 #endif
 };
 
-static int strategy = HVO_PAUSE;
+static int strategy = HVO_AUTO;
 
 static int strategy_set(const char *val, const struct kernel_param *kp)
 {
@@ -136,11 +138,11 @@ static const struct kernel_param_ops strategy_ops = {
 	.get = strategy_get,
 };
 module_param_cb(strategy, &strategy_ops, NULL, 0644);
-MODULE_PARM_DESC(strategy, "how live entries change: auto or stop_machine");
+MODULE_PARM_DESC(strategy, "how live entries change: auto, pause or stop_machine");
 
-static unsigned int max_ptes = 4096;
+static unsigned int max_ptes = 16384;
 module_param(max_ptes, uint, 0644);
-MODULE_PARM_DESC(max_ptes, "most page table entries that change in a pause, up to 4096");
+MODULE_PARM_DESC(max_ptes, "most page table entries that change together, up to 16384");
 static unsigned int pause_budget_us = 40;
 module_param(pause_budget_us, uint, 0644);
 MODULE_PARM_DESC(pause_budget_us, "how long a pause should take at most, in us");
@@ -183,6 +185,29 @@ void hvo_get_params(struct hvo_params *params)
 		.pseudo_nmi = system_uses_irq_prio_masking(),
 		.guest = !is_hyp_mode_available(),
 	};
+}
+
+/*
+ * Whether all CPUs set the access flag, until hvo_flags_end(). If HVO is on at boot, none that
+ * does not ever comes up. Otherwise such a CPU may come up at any time, but not meanwhile.
+ */
+bool hvo_flags_begin(void)
+{
+	if (cpus_have_final_cap(ARM64_HW_AF))
+		return true;
+	if (!arm64_pause_hold_cpus())
+		return false;
+	/* rule: hvo/late_cpu: an access of a CPU that does not is a fault in the kernel */
+	if (cpu_has_hw_af())
+		return true;
+	arm64_pause_release_cpus();
+	return false;
+}
+
+void hvo_flags_end(void)
+{
+	if (!cpus_have_final_cap(ARM64_HW_AF))
+		arm64_pause_release_cpus();
 }
 
 bool hvo_pauses(void)

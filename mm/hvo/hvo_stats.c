@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* What HVO counts, and its tracepoints. */
 
+#include <linux/cpufeature.h>
 #include <linux/debugfs.h>
 #include <linux/hvo.h>
 #include <linux/math64.h>
@@ -25,6 +26,8 @@ static struct {
 	atomic_long_t stopped;
 	atomic_long_t copies;
 	atomic_long_t retried;
+	atomic_long_t flushes;
+	atomic_long_t young;
 	atomic_long_t ack_ns;
 	atomic_long_t paused_ns;
 	/* Below 1, 2, 4 ... us: for how long the other CPUs did not run. */
@@ -68,6 +71,16 @@ void hvo_account(const struct hvo_event *e, bool success)
 	atomic_long_add(e->paused_ns, &stats.paused_ns);
 }
 
+/* Entries that changed without a pause: @clears of flags, of which some were set again. */
+void hvo_account_flags(enum hvo_reason reason, unsigned long entries, unsigned long clears,
+		       unsigned long flushes)
+{
+	count_vm_events(HVO_PTE_UPDATES, entries);
+	atomic_long_add(entries, &stats.entries[reason]);
+	atomic_long_add(clears - entries, &stats.young);
+	atomic_long_add(flushes, &stats.flushes);
+}
+
 /* Folios that the worker has optimised. */
 void hvo_account_retried(unsigned long nr)
 {
@@ -93,6 +106,9 @@ static int stats_show(struct seq_file *m, void *unused)
 	seq_printf(m, "stop_machine %ld\n", atomic_long_read(&stats.stopped));
 	seq_printf(m, "copies %ld\n", atomic_long_read(&stats.copies));
 	seq_printf(m, "retried %ld\n", atomic_long_read(&stats.retried));
+	seq_printf(m, "flushes %ld\n", atomic_long_read(&stats.flushes));
+	seq_printf(m, "young %ld\n", atomic_long_read(&stats.young));
+	seq_printf(m, "access_flag %d\n", cpu_has_hw_af());
 	seq_printf(m, "ack_ns %ld\n", atomic_long_read(&stats.ack_ns));
 	seq_printf(m, "paused_ns %ld\n", atomic_long_read(&stats.paused_ns));
 	seq_printf(m, "max_ns %lu\n", READ_ONCE(stats.max_ns));

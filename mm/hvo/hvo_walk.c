@@ -121,11 +121,6 @@ void *hvo_page_address(struct page *page)
 	return page_to_virt(page);
 }
 
-void hvo_copy_page(struct page *to, struct page *from)
-{
-	copy_page(page_to_virt(to), page_to_virt(from));
-}
-
 /*
  * Makes @to the first page of the struct pages of a folio of size @h that nobody has a
  * reference to. It is a part of @folio.
@@ -258,9 +253,9 @@ void hvo_split_live(u64 *entry, u64 value)
 	set_pmd((pmd_t *)entry, __pmd(value));
 }
 
-void hvo_flush_all(void)
+void hvo_flush(unsigned long start, unsigned long end)
 {
-	flush_tlb_all();
+	flush_tlb_kernel_range(start, end);
 }
 
 /* How long a CPU may take to wake up: a pause waits for it, and not for long. */

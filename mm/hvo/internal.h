@@ -16,8 +16,10 @@ struct page;
 /* --- hvo_param.c --- */
 
 enum hvo_strategy {
+	HVO_AUTO,		/* by the access flag; HVO_PAUSE where CPUs do not set it */
 	HVO_PAUSE,		/* and stop_machine() if CPUs do not stop in time */
 	HVO_STOP_MACHINE,
+	HVO_EACH,		/* as HVO_AUTO, but each entry by itself */
 	HVO_PERFOLIO,		/* as HVO_PAUSE, but each page table of a folio by itself */
 	HVO_UNSAFE,		/* no break-before-make at all, as on other architectures */
 };
@@ -34,10 +36,14 @@ struct hvo_params {
 };
 
 void hvo_get_params(struct hvo_params *params);
+bool hvo_flags_begin(void);
+void hvo_flags_end(void);
 
 /* --- hvo_stats.c --- */
 
 void hvo_account(const struct hvo_event *event, bool success);
+void hvo_account_flags(enum hvo_reason reason, unsigned long entries, unsigned long clears,
+		       unsigned long flushes);
 void hvo_account_retried(unsigned long nr);
 
 /* --- hvo_walk.c --- */
@@ -77,7 +83,6 @@ struct page *hvo_shared_tail(const struct hstate *h, struct folio *folio);
 struct page *hvo_entry_page(u64 *entry);
 u64 hvo_entry_value(struct page *page, bool read_only);
 void *hvo_page_address(struct page *page);
-void hvo_copy_page(struct page *to, struct page *from);
 void hvo_fill_head(struct page *to, const struct hstate *h, struct folio *folio);
 void hvo_finish_demotion(struct folio *folio, const struct hstate *src, const struct hstate *dst,
 			 struct list_head *demoted);
@@ -86,7 +91,7 @@ pte_t *hvo_new_table(struct page *block, u64 *entry);
 void hvo_free_table(pte_t *table);
 bool hvo_splits_live(void);
 void hvo_split_live(u64 *entry, u64 value);
-void hvo_flush_all(void);
+void hvo_flush(unsigned long start, unsigned long end);
 void hvo_no_deep_idle(struct pm_qos_request *request);
 void hvo_deep_idle(struct pm_qos_request *request);
 void hvo_block_split(struct page *block);

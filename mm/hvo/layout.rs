@@ -7,8 +7,8 @@
 
 use super::batch::Room;
 
-/// Entries that one batch changes at most: those of one folio of 1 GiB, or of 512 of 2 MiB.
-const BATCH_ENTRIES: usize = 4096;
+/// Entries that one batch changes at most: those of four folios of 1 GiB, or of 2048 of 2 MiB.
+const BATCH_ENTRIES: usize = 16384;
 
 /// A change of one folio. All its sizes are in entries of page tables, which map a page of struct
 /// pages each.
@@ -29,7 +29,7 @@ pub enum Change {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum To {
     /// A new page. The present content is copied while nobody can write to it.
-    CopiedInPause,
+    CopiedLate,
     /// A new page. The present content, which nobody changes, is copied before.
     CopiedBefore,
     /// A new page that was filled in before.
@@ -53,7 +53,7 @@ impl Change {
         match self {
             Self::Optimize => Entry {
                 to: if index == 0 {
-                    To::CopiedInPause
+                    To::CopiedLate
                 } else {
                     To::SharedTail
                 },
@@ -74,7 +74,29 @@ impl Change {
         }
     }
 
-    /// Whether all entries that are not copied in the pause get the same value.
+    /// Whether the entry at `index` changes only after all others that do not.
+    ///
+    /// The head of an optimised folio comes first: it is the one that is most in use. The first one
+    /// of a demoted folio comes last, because it is what all other struct pages belong to that have
+    /// not changed yet.
+    pub const fn waits(self, index: usize) -> bool {
+        match self {
+            Self::Optimize => index > 0,
+            Self::Restore => false,
+            Self::Demote { .. } => index == 0,
+        }
+    }
+
+    /// The first of each so many entries changes before the others of them, which belong to it
+    /// then. 0: they change in any order.
+    pub const fn group(self) -> usize {
+        match self {
+            Self::Demote { entries } => entries,
+            Self::Optimize | Self::Restore => 0,
+        }
+    }
+
+    /// Whether all entries that are not copied late get the same value.
     pub const fn has_one_value(self) -> bool {
         matches!(self, Self::Optimize)
     }
@@ -110,7 +132,7 @@ impl Change {
     /// `per_table`: those of a table.
     pub fn room(self, entries: usize, folios: usize, per_table: usize) -> Room {
         let units = (BATCH_ENTRIES / (entries - self.first())).clamp(1, folios.max(1));
-        // What is in one table changes together, but for the first entry when it is copied. A folio
+        // What is in one table changes together, but for the first entry, unless it stays. A folio
         // is aligned, and so are the entries that map its struct pages.
         let runs = entries / per_table + 2;
         let values = if self.has_one_value() { 0 } else { entries };

@@ -313,6 +313,8 @@ pub struct Backoff(u32);
 impl Backoff {
     /// Several tries fit into a minute.
     const LONGEST_S: u32 = 15;
+    /// That many were not enough: other CPUs use something all the time.
+    const PATIENT: u32 = 3;
 
     /// As a number, to be stored.
     #[inline]
@@ -324,6 +326,11 @@ impl Backoff {
     #[inline]
     pub const fn from_raw(tries: u32) -> Self {
         Self(tries)
+    }
+
+    /// Whether the next time is one at which the other CPUs are stopped if that helps.
+    pub const fn insists(self) -> bool {
+        self.0 >= Self::PATIENT
     }
 
     /// After how many seconds the worker tries again, or 0 if it does not. The first time that is

@@ -19,6 +19,7 @@ use super::{
         Backoff,
         Found, //
     },
+    Effort,
     ENTRIES, //
 };
 use kernel::{
@@ -33,7 +34,7 @@ use kernel::{
 static BACKOFF: Atomic<u32> = Atomic::new(0);
 
 /// Tries it for all folios of a size that are free.
-fn retry(size: Size) -> Found {
+fn retry(size: Size, effort: Effort) -> Found {
     if c::missing(size) <= 0 {
         return Found::Nothing;
     }
@@ -49,7 +50,7 @@ fn retry(size: Size) -> Found {
         let Some(held) = Held::take(&resize, most) else {
             return Found::Nothing;
         };
-        let (changed, why) = optimize(size, held.folios().iter(), room.units);
+        let (changed, why) = optimize(size, held.folios().iter(), effort, room.units);
 
         match why {
             None => {}
@@ -69,8 +70,15 @@ fn retry(size: Size) -> Found {
 /// Must be called by one task at a time.
 #[export]
 unsafe extern "C" fn hvo_retry(first_s: c_uint) -> c_uint {
-    let found = c::sizes().map(retry).fold(Found::Nothing, Found::or);
     let backoff = Backoff::from_raw(BACKOFF.load(Relaxed));
+    let effort = if backoff.insists() {
+        Effort::Insistent
+    } else {
+        Effort::Optional
+    };
+    let found = c::sizes()
+        .map(|size| retry(size, effort))
+        .fold(Found::Nothing, Found::or);
     let (backoff, seconds) = backoff.after(found, first_s);
 
     BACKOFF.store(backoff.into_raw(), Relaxed);

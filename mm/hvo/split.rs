@@ -22,9 +22,11 @@ use super::{
         Folio,
         Run,
         Size,
+        Stale,
         Table, //
     },
     commit,
+    Effort,
     SPLIT, //
 };
 use kernel::{
@@ -66,12 +68,13 @@ impl From<Full> for Stop {
     }
 }
 
-/// Collects the blocks that map the vmemmap of a folio; `live` says that some changed at once.
+/// Collects the blocks that map the vmemmap of a folio; `live` has the addresses of those that
+/// changed at once.
 fn collect_blocks(
     batch: &mut Batch<Blocks, Collecting>,
     size: Size,
     folio: Folio,
-    live: &mut bool,
+    live: &mut Stale,
 ) -> Result<(), Stop> {
     c::walk(folio.vmemmap(), c::entries(size), |span| {
         let Some(block) = Block::of(span) else {
@@ -98,7 +101,7 @@ fn collect_blocks(
 
         if c::splits_live() {
             block.split_live(span, table, entry);
-            *live = true;
+            live.add(span.addr, span.shift);
             return Ok(());
         }
         let mut unit = batch.open(block);
@@ -121,7 +124,11 @@ fn collect_blocks(
 
 /// Splits the blocks that map the vmemmap of these folios, as far as that is possible: what is left
 /// is found again, folio by folio. Returns why something may be left.
-pub(super) fn split(size: Size, folios: impl Iterator<Item = Folio>) -> Result<(), Why> {
+pub(super) fn split(
+    size: Size,
+    folios: impl Iterator<Item = Folio>,
+    effort: Effort,
+) -> Result<(), Why> {
     let room = if batches(&c::params()) { BLOCKS } else { 1 };
     let mut batch = Batch::<Blocks, _>::new(Room {
         units: room,
@@ -129,7 +136,7 @@ pub(super) fn split(size: Size, folios: impl Iterator<Item = Folio>) -> Result<(
         new: room,
         ..Default::default()
     })?;
-    let mut live = false;
+    let mut live = Stale::NONE;
     let mut result = Ok(());
     let guard = SPLIT.lock();
 
@@ -148,7 +155,7 @@ pub(super) fn split(size: Size, folios: impl Iterator<Item = Folio>) -> Result<(
                 Err(Stop::Full) => {
                     let tally;
 
-                    (batch, tally) = commit_blocks(batch);
+                    (batch, tally) = commit_blocks(batch, effort);
                     if let Some(why) = tally.why {
                         result = Err(why);
                         break;
@@ -157,18 +164,19 @@ pub(super) fn split(size: Size, folios: impl Iterator<Item = Folio>) -> Result<(
             }
         }
     }
-    let (_, tally) = commit_blocks(batch);
+    let (_, tally) = commit_blocks(batch, effort);
 
     drop(guard);
-    if live {
-        c::flush_all();
-    }
+    live.flush();
     tally.why.map_or(result, Err)
 }
 
-fn commit_blocks(batch: Batch<Blocks, Collecting>) -> (Batch<Blocks, Collecting>, Tally) {
+fn commit_blocks(
+    batch: Batch<Blocks, Collecting>,
+    effort: Effort,
+) -> (Batch<Blocks, Collecting>, Tally) {
     // SAFETY: The struct pages stay what they are.
     let grace = || unsafe { Grace::is_not_needed() };
 
-    commit(batch, grace, bindings::hvo_reason_HVO_SPLIT, false, |_| {})
+    commit(batch, grace, bindings::hvo_reason_HVO_SPLIT, effort, |_| {})
 }

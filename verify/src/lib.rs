@@ -44,6 +44,8 @@ pub mod migrc {
 /// Stands where the kernel has the crate `hvo`.
 #[path = "."]
 pub mod hvo {
+    #[path = "../../mm/hvo/af.rs"]
+    pub mod af;
     #[path = "../../mm/hvo/batch.rs"]
     pub mod batch;
     #[path = "../../mm/hvo/layout.rs"]

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 use verify::hvo::{
-    batch::{Batch, Collecting, Full, Grace, Memory, Outcome, Owner, Room, Ways, Why},
+    batch::{Batch, Collecting, Full, Grace, Memory, Outcome, Owner, Progress, Room, Ways},
     layout::{Change, Entry, To},
 };
 
@@ -87,14 +87,14 @@ fn apply(change: Change, folio: &mut [Page]) {
         assert_eq!(frees, before == Page::Own, "{change:?}, {index}");
         match to {
             // Somebody may write to it until then.
-            To::CopiedInPause => assert_eq!(before, Page::Own),
+            To::CopiedLate => assert_eq!(before, Page::Own),
             // Nobody can.
             To::CopiedBefore => assert_eq!(before, Page::Shared),
             To::Filled | To::SharedTail => {}
         }
         folio[index] = match to {
             To::SharedTail => Page::Shared,
-            To::CopiedInPause | To::CopiedBefore | To::Filled => Page::Own,
+            To::CopiedLate | To::CopiedBefore | To::Filled => Page::Own,
         };
     }
 }
@@ -170,7 +170,7 @@ fn demoted_folios_are_optimised() {
 fn only_a_head_is_copied_in_the_pause() {
     for (change, entries, _) in all() {
         for index in changed(change, entries) {
-            let copied = change.entry(index).to == To::CopiedInPause;
+            let copied = change.entry(index).to == To::CopiedLate;
 
             assert_eq!(copied, change == Change::Optimize && index == 0);
         }
@@ -183,7 +183,7 @@ fn one_value_is_that_of_all_entries() {
     for (change, entries, _) in all() {
         let mut values: Vec<_> = entries_of(change, entries)
             .map(|entry| entry.to)
-            .filter(|to| *to != To::CopiedInPause)
+            .filter(|to| *to != To::CopiedLate)
             .collect();
         let shared = values.iter().all(|to| *to == To::SharedTail);
 
@@ -210,16 +210,17 @@ impl Memory for Model {
 /// Counts the entries that change.
 struct Count(usize);
 
-// SAFETY: It counts the units that it changes.
+// SAFETY: It changes all units, which have no entries.
 unsafe impl Ways<usize> for Count {
-    unsafe fn change(&mut self, runs: &[usize], last: &[bool]) -> (usize, Why) {
+    unsafe fn change(&mut self, runs: &[usize], last: &[bool], progress: &mut [Progress]) {
         self.0 = runs.iter().sum();
-        (last.iter().filter(|last| **last).count(), Why::Hotplug)
+        assert_eq!(progress.len(), last.iter().filter(|last| **last).count());
+        progress.fill(Progress::Ended(Outcome::Changed));
     }
 }
 
-/// One folio more, as it is collected: a run for what changes of each table, and one for what is
-/// copied in the pause. The struct pages of a folio are aligned to their size.
+/// One folio more, as it is collected: a run for what changes of each table, and one for the first
+/// entry, if that does not change with the others. The struct pages of a folio are aligned to their size.
 fn add(
     batch: &mut Batch<Model, Collecting>,
     (change, entries, per_table): (Change, usize, usize),
@@ -240,13 +241,13 @@ fn add(
                 // SAFETY: Nothing leads to a page here, nor to those below.
                 unsafe { unit.displace(()) }?;
             }
-            if to == To::CopiedInPause {
+            if to != To::CopiedLate && !change.has_one_value() {
+                unit.value(0)?;
+            }
+            if index == 0 {
                 // SAFETY: As above.
                 unsafe { unit.change(1) }?;
                 continue;
-            }
-            if !change.has_one_value() {
-                unit.value(0)?;
             }
             run += 1;
         }
@@ -287,8 +288,8 @@ fn room_is_enough() {
     }
 }
 
-/// One pause does not last for long: 4096 entries, if not a single folio has more. No fewer, if
-/// there are more folios.
+/// A batch needs no more memory than for 16384 entries, if not a single folio has more. It has no
+/// fewer, if there are more folios.
 #[test]
 fn room_is_limited() {
     for (change, entries, per_table) in all() {
@@ -298,8 +299,8 @@ fn room_is_limited() {
             let units = change.room(entries, folios, per_table).units;
 
             assert!((1..=folios.max(1)).contains(&units));
-            assert!(units == 1 || units * each <= 4096);
-            assert!(units >= folios || (units + 1) * each > 4096);
+            assert!(units == 1 || units * each <= 16384);
+            assert!(units >= folios || (units + 1) * each > 16384);
         }
     }
 }
@@ -320,22 +321,22 @@ fn room_of_those_that_there_are() {
     // 2 MiB and 1 GiB of 4 KiB,
     assert_eq!(
         Change::Optimize.room(8, all, 512),
-        room(512, 1024, 0, 4096, 512)
+        room(2048, 4096, 0, 16384, 2048)
     );
     assert_eq!(Change::Optimize.room(8, 1, 512), room(1, 2, 0, 8, 1));
     assert_eq!(
         Change::Optimize.room(4096, all, 512),
-        room(1, 10, 0, 4096, 1)
+        room(4, 40, 0, 16384, 4)
     );
     assert_eq!(
         Change::Restore.room(4096, all, 512),
-        room(1, 10, 4096, 0, 4095)
+        room(4, 40, 16384, 0, 16380)
     );
-    assert_eq!(demote.room(4096, all, 512), room(1, 10, 4096, 1, 512));
+    assert_eq!(demote.room(4096, all, 512), room(4, 40, 16384, 4, 2048));
     // and 16 GiB of 64 KiB.
     assert_eq!(
         Change::Optimize.room(256, all, 8192),
-        room(16, 32, 0, 4096, 16)
+        room(64, 128, 0, 16384, 64)
     );
     assert_eq!(demote.room(256, 3, 8192), room(3, 6, 768, 3, 96));
 }

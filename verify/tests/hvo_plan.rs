@@ -308,6 +308,20 @@ fn the_worker_comes_in_time() {
     }
 }
 
+/// What other CPUs use all the time is given several chances before these are stopped for it.
+#[test]
+fn the_worker_insists_in_the_end() {
+    let mut backoff = Backoff::default();
+
+    for _ in 0..3 {
+        assert!(!backoff.insists());
+        (backoff, _) = backoff.after(Found::Later, 1);
+    }
+    assert!(backoff.insists());
+    (backoff, _) = backoff.after(Found::Nothing, 1);
+    assert!(!backoff.insists());
+}
+
 /// It stops once there is nothing left to do, or if a user has turned it off, and begins anew.
 #[test]
 fn the_worker_stops() {

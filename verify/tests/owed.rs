@@ -88,7 +88,8 @@ const CHANGES: Subject = Subject {
          mod store;
          use {store::Store, subject as batch};"
     ),
-    uses: "Applied, Batch, Collecting, Grace, Memory, Outcome, Owner, Prepared, Room, Ways, Why",
+    uses:
+        "Applied, Batch, Collecting, Grace, Memory, Outcome, Owner, Prepared, Progress, Room, Ways",
     signature: "case<M: Memory>(mut batch: Batch<M, Collecting>, owner: M::Owner, page: M::Page, \
                 run: M::Run, mut ways: impl Ways<M::Run>, grace: Grace)",
     types: "
@@ -105,8 +106,8 @@ const CHANGES: Subject = Subject {
             type Run = usize;
         }
         unsafe impl Ways<usize> for Nothing {
-            unsafe fn change(&mut self, runs: &[usize], _: &[bool]) -> (usize, Why) {
-                (black_box(runs.len()), Why::Hotplug)
+            unsafe fn change(&mut self, runs: &[usize], _: &[bool], progress: &mut [Progress]) {
+                black_box((runs.len(), progress.len()));
             }
         }
     ",
@@ -521,8 +522,8 @@ fn changes_are_private() {
     refused_of(
         &CHANGES,
         PREPARED,
-        "let applied = Applied { changed: 1, why: Why::Hotplug };",
-        "error[E0451]",
+        "let applied = Applied(());",
+        "error[E0423]",
     );
 }
 
@@ -553,7 +554,7 @@ fn changes_are_promised() {
     for unpromised in [
         "let _ = open.change(run);",
         "let _ = open.displace(page);",
-        "let _ = ways.change(&[], &[]);",
+        "ways.change(&[], &[], &mut []);",
     ] {
         refused_of(&CHANGES, OPEN, unpromised, "error[E0133]");
     }

@@ -360,6 +360,26 @@ static int transit_ends(unsigned int cpu)
 	return 0;
 }
 
+/**
+ * arm64_pause_hold_cpus - keep CPUs from coming up and going down
+ *
+ * Context: may sleep. The CPU hotplug lock may be held for reading or not.
+ * Return: whether no CPU does, until arm64_pause_release_cpus(). Nobody can pause meanwhile.
+ */
+bool arm64_pause_hold_cpus(void)
+{
+	mutex_lock(&pause_mutex);
+	if (!cpus_in_transit && hotplug_known)
+		return true;
+	mutex_unlock(&pause_mutex);
+	return false;
+}
+
+void arm64_pause_release_cpus(void)
+{
+	mutex_unlock(&pause_mutex);
+}
+
 static int __init pause_init(void)
 {
 	int ret;

@@ -140,6 +140,8 @@ WAYS = {
 
     "hvo_pool: pool": [hvo("changes of entries that other CPUs may use")],
     "hvo_pool: pool [tlbi]": [hvo("stale translations of vmemmap")],
+    "hvo_pool: readers": [hvo("stale translations of vmemmap")],
+    "hvo_pool: young": [way("env TLB_SKIP=SKIP hvo_pool -t CASE", boot=LARGE_BOOT)],
     "hvo_pool: race": [hvo("write to read-only memory")],
     "hvo_pool: switch": [hvo("write to read-only memory")],
     "hvo_pool: hotplug": [hvo("changes of entries that other CPUs may use")],

@@ -9,7 +9,7 @@ use std::{
     cell::RefCell,
     mem::{replace, take},
 };
-use verify::hvo::batch::{Memory, Outcome, Owner, Ways, Why};
+use verify::hvo::batch::{units_of, Memory, Outcome, Owner, Progress, Ways, Why};
 
 pub const ENTRIES: usize = 40;
 /// The page that any number of entries may lead to. Nobody may free it.
@@ -191,35 +191,37 @@ impl Memory for Model {
     type Run = Run;
 }
 
-/// Changes as many units as it is told, and remembers what it saw.
+/// Changes the units that it is told to, and remembers what it saw.
 pub struct Pausing {
+    /// One bit for each.
     pub units: usize,
     pub why: Why,
     pub runs: Vec<Run>,
     pub last: Vec<bool>,
 }
 
-// SAFETY: It counts the units that it changes.
+// SAFETY: It ends each unit as what has become of its entries.
 unsafe impl Ways<Run> for Pausing {
-    unsafe fn change(&mut self, runs: &[Run], last: &[bool]) -> (usize, Why) {
-        let mut changed = 0;
-
+    unsafe fn change(&mut self, runs: &[Run], last: &[bool], progress: &mut [Progress]) {
         self.runs = runs.into();
         self.last = last.into();
-        for (run, last) in runs.iter().zip(last) {
-            if changed == self.units {
-                break;
+        for (unit, (runs, progress)) in units_of(runs, last).zip(progress).enumerate() {
+            assert_eq!(*progress, Progress::Waiting);
+            if self.units & 1 << unit == 0 {
+                *progress = Progress::Ended(Outcome::Untouched(self.why));
+                continue;
             }
-            for i in 0..run.entries {
-                let value = match run.to {
-                    To::One(value) => value,
-                    // SAFETY: The batch has as many values of this run, and has not moved them.
-                    To::Each(values) => unsafe { *values.add(i) },
-                };
-                world(|w| w.entries[run.entry + i] = value);
+            *progress = Progress::Ended(Outcome::Changed);
+            for run in runs {
+                for i in 0..run.entries {
+                    let value = match run.to {
+                        To::One(value) => value,
+                        // SAFETY: The batch has as many values of this run, and has not moved them.
+                        To::Each(values) => unsafe { *values.add(i) },
+                    };
+                    world(|w| w.entries[run.entry + i] = value);
+                }
             }
-            changed += usize::from(*last);
         }
-        (changed, self.why)
     }
 }

@@ -33,6 +33,8 @@ int arm64_pause_cpus(struct arm64_pause *pause);
 void arm64_resume_cpus(struct arm64_pause *pause);
 int arm64_stop_cpus(void (*fn)(void *arg), void *arg);
 bool arm64_cpus_are_stopped(void);
+bool arm64_pause_hold_cpus(void);
+void arm64_pause_release_cpus(void);
 
 /* Called by smp.c. */
 void arm64_pause_local_cpu(void);

@@ -74,6 +74,16 @@ static inline long stat_of(const char *name)
 	return get_field(HVO_DEBUG "stats", name);
 }
 
+/* Whether entries change by their access flags, so that nobody is stopped. */
+static inline bool hvo_by_flags(void)
+{
+	char strategy[32];
+
+	return stat_of("access_flag") == 1 &&
+	       !tlb_rs_read_file(HVO_PARAM "strategy", strategy, sizeof(strategy)) &&
+	       !strncmp(strategy, "auto", 4);
+}
+
 /* In pages, of all struct pages. */
 static inline long memmap(void)
 {

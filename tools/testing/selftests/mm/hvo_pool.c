@@ -25,6 +25,9 @@
  *          others.
  * race     a reference is taken late to a page that became a tail meanwhile.
  * fail     allocations fail at random: each page is changed completely or not at all.
+ * young    exchanges of entries fail, as if other CPUs had used them: the same.
+ * worker   no page could be optimised for seconds: the worker does it, each of them is counted.
+ * off      the switch is turned off while the worker has something to do.
  *
  * Only if -t names them:
  *
@@ -32,6 +35,8 @@
  * oops     a task dies in a window, which has to be a panic.
  * churn    pools of random sizes, by strategies at random, whatever else there is in the memory,
  *          for TLB_SECONDS.
+ * storm    everything at once for TLB_SECONDS: after each step the pages of struct pages are
+ *          counted.
  *
  * The kernel itself fails these, by a warning, where it sees a translation fault or a stale
  * translation. With TLB_SKIP=HOOK it has to.
@@ -151,6 +156,7 @@ static void set_up(void)
 	tlb_rs_undo();
 	hvo_set_up();
 	tlb_rs_keep(HVO_DEBUG "stall_us");
+	tlb_rs_keep(HVO_DEBUG "fail_swap");
 	tlb_rs_keep(HVO_DEBUG "deaf_cpu");
 	rounds = tlb_rs_env_number("TLB_ROUNDS", 2, 1, 1000);
 	skip = tlb_rs_env("TLB_SKIP");
@@ -249,6 +255,7 @@ TEST_F_TIMEOUT(hvo_pool, duty, TLB_RS_TIMEOUT_S)
 
 	if (why)
 		SKIP(return, "%s", why);
+	set(HVO_PARAM "strategy", "pause");
 	EXPECT_TRUE(test_duty());
 }
 
@@ -267,6 +274,7 @@ TEST_F_TIMEOUT(hvo_pool, deaf, TLB_RS_TIMEOUT_S)
 
 	if (why)
 		SKIP(return, "%s", why);
+	set(HVO_PARAM "strategy", "pause");
 	EXPECT_TRUE(test_deaf());
 }
 
@@ -276,6 +284,7 @@ TEST_F_TIMEOUT(hvo_pool, lock, TLB_RS_TIMEOUT_S)
 
 	if (why)
 		SKIP(return, "%s", why);
+	set(HVO_PARAM "strategy", "pause");
 	EXPECT_TRUE(test_lock());
 }
 
@@ -290,6 +299,7 @@ TEST_F_TIMEOUT(hvo_pool, irqs, TLB_RS_TIMEOUT_S)
 
 	if (why)
 		SKIP(return, "%s", why);
+	set(HVO_PARAM "strategy", "pause");
 	EXPECT_TRUE(test_irqs());
 }
 
@@ -299,6 +309,7 @@ TEST_F_TIMEOUT(hvo_pool, hotplug, TLB_RS_TIMEOUT_S)
 
 	if (why)
 		SKIP(return, "%s", why);
+	set(HVO_PARAM "strategy", "pause");
 	EXPECT_TRUE(test_hotplug());
 }
 
@@ -318,6 +329,33 @@ TEST_F_TIMEOUT(hvo_pool, fail, TLB_RS_TIMEOUT_S)
 	if (why)
 		SKIP(return, "%s", why);
 	EXPECT_TRUE(test_fail());
+}
+
+TEST_F_TIMEOUT(hvo_pool, young, TLB_RS_TIMEOUT_S)
+{
+	const char *why = needs_injection();
+
+	if (why || !hvo_by_flags())
+		SKIP(return, "%s", why ?: "CPUs do not set the access flag");
+	EXPECT_EQ(!skip, test_young());
+}
+
+TEST_F_TIMEOUT(hvo_pool, worker, TLB_RS_TIMEOUT_S)
+{
+	const char *why = needs_injection();
+
+	if (why || !hvo_by_flags())
+		SKIP(return, "%s", why ?: "CPUs do not set the access flag");
+	EXPECT_TRUE(test_late_worker());
+}
+
+TEST_F_TIMEOUT(hvo_pool, off, TLB_RS_TIMEOUT_S)
+{
+	const char *why = needs_memory();
+
+	if (why)
+		SKIP(return, "%s", why);
+	EXPECT_TRUE(test_off());
 }
 
 TEST_F_TIMEOUT(hvo_pool, offline, TLB_RS_TIMEOUT_S)
@@ -378,6 +416,15 @@ TEST_F_TIMEOUT(hvo_pool_on_demand, churn, CHURN_MOST_S + TLB_RS_TIMEOUT_S)
 	if (!seconds)
 		SKIP(return, "for how many TLB_SECONDS?");
 	EXPECT_TRUE(test_churn(seconds));
+}
+
+TEST_F_TIMEOUT(hvo_pool_on_demand, storm, CHURN_MOST_S + TLB_RS_TIMEOUT_S)
+{
+	const char *why = hvo_pools_in_use() ?: needs_injection();
+
+	if (why)
+		SKIP(return, "%s", why);
+	EXPECT_TRUE(test_storm(tlb_rs_env_number("TLB_SECONDS", 60, 1, CHURN_MOST_S)));
 }
 
 int main(int argc, char **argv)

@@ -66,6 +66,12 @@ bool test_irqs(void);
 bool test_panic(void);
 bool test_oops(void);
 
+/* hvo_pool_flags.c */
+bool test_young(void);
+bool test_late_worker(void);
+bool test_off(void);
+bool test_storm(int seconds);
+
 /* hvo_pool_offline.c */
 const char *cannot_offline(void);
 bool test_offline(void);

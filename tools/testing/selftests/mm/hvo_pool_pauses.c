@@ -56,10 +56,11 @@ bool test_duty(void)
 	return pauses > DUTY_TASKS && over == removed && verify(0);
 }
 
-bool test_readers(void)
+static bool pools_beside_readers(const char *strategy)
 {
 	bool ok = true;
 
+	set(HVO_PARAM "strategy", strategy);
 	set_num(HVO_DEBUG "stall_us", 2000);
 	readers_begin();
 	for (int i = 0; i < nr_sizes; i++) {
@@ -77,6 +78,11 @@ bool test_readers(void)
 	set_num(HVO_DEBUG "stall_us", 0);
 	ksft_print_msg("%ld struct pages read meanwhile\n", nr_reads);
 	return ok && nr_reads && verify(0);
+}
+
+bool test_readers(void)
+{
+	return pools_beside_readers("auto") & pools_beside_readers("pause");
 }
 
 bool test_deaf(void)
@@ -395,11 +401,18 @@ bool test_irqs(void)
 	return ok;
 }
 
+/* As the command line has it, or by pauses. */
+static void stop_somehow(void)
+{
+	tlb_rs_restore(HVO_PARAM "strategy");
+	if (hvo_by_flags())
+		set(HVO_PARAM "strategy", "pause");
+}
+
 /* Nothing returns from this. With panic_force_cpu=1, CPU 1 has to panic, which waits. */
 bool test_panic(void)
 {
-	/* As the command line has it. */
-	tlb_rs_restore(HVO_PARAM "strategy");
+	stop_somehow();
 	set("/proc/sys/kernel/panic_on_oops", "1");
 	set_num(HVO_DEBUG "stall_us", UINT32_MAX);
 	resize(hvo_small_size(), 1);
@@ -411,7 +424,7 @@ bool test_oops(void)
 {
 	pid_t pid;
 
-	tlb_rs_restore(HVO_PARAM "strategy");
+	stop_somehow();
 	set("/proc/sys/kernel/panic_on_oops", "0");
 	set_num(HVO_DEBUG "stall_us", UINT32_MAX);
 	pid = fork();

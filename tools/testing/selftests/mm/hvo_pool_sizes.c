@@ -2,6 +2,9 @@
 /* Pools grow, shrink and are used: what they save, and what their files say. */
 #include "hvo_pool.h"
 
+/* Entries of page tables. */
+#define MOST_IN_PAUSE	4096
+
 /* There may be no free range of that length. */
 bool gigantic(unsigned long kb)
 {
@@ -47,10 +50,12 @@ bool cycle(unsigned long kb, long nr)
 	return ok;
 }
 
-bool test_pool(void)
+static bool pools_by(const char *strategy)
 {
+	long long stopped = stops();
 	bool ok = true;
 
+	set(HVO_PARAM "strategy", strategy);
 	for (int r = 0; r < rounds; r++) {
 		for (int i = 0; i < nr_sizes; i++) {
 			long nr = some(sizes[i]);
@@ -59,16 +64,27 @@ bool test_pool(void)
 				ok &= cycle(sizes[i], nr);
 		}
 	}
-	return ok;
+	stopped = stops() - stopped;
+	if (!hvo_by_flags() || !stopped)
+		return ok;
+	ksft_print_msg("%lld times the others were stopped\n", stopped);
+	return false;
 }
 
-bool test_demote(void)
+bool test_pool(void)
+{
+	return pools_by("auto") & pools_by("pause");
+}
+
+static bool demote_by(const char *strategy)
 {
 	long nr = 0, before, small, each, pauses, demoted = stat_of("demote");
+	long long stopped = stops();
 	unsigned long from = 0, to = hvo_small_size();
 	char path[128];
 	bool ok;
 
+	set(HVO_PARAM "strategy", strategy);
 	before = memmap();
 	for (int i = nr_sizes - 1; i >= 0 && !nr && sizes[i] > to; i--) {
 		from = sizes[i];
@@ -86,17 +102,25 @@ bool test_demote(void)
 	ok &= before - memmap() == small * spare_pages(to);
 	ok &= verify(small * spare_pages(to));
 	/* As many together as one pause may change entries of, of each node by itself. */
-	each = get(HVO_PARAM "max_ptes") / vmemmap_pages(from);
+	each = MOST_IN_PAUSE / vmemmap_pages(from);
 	demoted = stat_of("demote") - demoted;
 	pauses = (nr + each - 1) / each;
-	ok &= demoted >= pauses &&
-	      demoted < pauses + __builtin_popcountl(tlb_rs_memory_nodes());
+	if (hvo_by_flags())
+		ok &= stops() == stopped;
+	else
+		ok &= demoted >= pauses &&
+		      demoted < pauses + __builtin_popcountl(tlb_rs_memory_nodes());
 	if (!ok)
 		ksft_print_msg("%ld of %lu kB: %ld of %lu kB, saved %ld, %ld pauses\n", nr, from,
 			       small, to, before - memmap(), demoted);
 	resize(to, 0);
 	resize(from, 0);
 	return ok && memmap() == before && verify(0);
+}
+
+bool test_demote(void)
+{
+	return demote_by("auto") & demote_by("pause");
 }
 
 static bool flags_are_right(const char *addr, unsigned long bytes)
@@ -215,6 +239,7 @@ static bool pools_by_default(void)
 		ksft_print_msg("%ld of %lu kB: %ld pauses, %ld cancelled, %ld stops, %llu ms\n",
 			       nr, sizes[i], pauses, cancelled, stopped,
 			       (tlb_rs_now_ns() - begin) / 1000000);
+		ok &= !hvo_by_flags() || !(pauses + cancelled + stopped);
 	}
 	return ok;
 }
@@ -385,7 +410,7 @@ bool test_fail(void)
 
 bool test_churn(int seconds)
 {
-	static const char * const strategies[] = { "auto", "auto", "stop_machine" };
+	static const char * const strategies[] = { "auto", "auto", "pause", "stop_machine" };
 	__u64 end = tlb_rs_now_ns() + seconds * 1000000000ULL;
 	long long paused = tlb_rs_vmstat_read("cpu_pause");
 	long pools[MAX_SIZES], resized = 0, violations;

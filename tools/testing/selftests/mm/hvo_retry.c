@@ -186,6 +186,7 @@ static bool test_needed(void)
 	bool ok = true;
 
 	/* The worker waits for this CPU, for a second, with all pages in its hands. */
+	set(HVO_PARAM "strategy", "pause");
 	set_num(HVO_DEBUG "deaf_cpu", 1);
 	set_num(HVO_PARAM "ack_timeout_us", 1000000);
 	/* Unless it runs on this CPU itself, which it does in one of some rounds. */

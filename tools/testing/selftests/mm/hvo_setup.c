@@ -50,7 +50,7 @@ void hvo_set_up(void)
 	if (!tlb_rs_setting(HVO_PARAM "strategy", "auto") ||
 	    !tlb_rs_setting(HVO_PARAM "ack_timeout_us", "200000") ||
 	    !tlb_rs_setting(HVO_PARAM "pause_budget_us", "1000000") ||
-	    !tlb_rs_setting(HVO_PARAM "max_ptes", "4096") ||
+	    !tlb_rs_setting(HVO_PARAM "max_ptes", "16384") ||
 	    !tlb_rs_setting(HVO_PARAM "duty_pct", "100") ||
 	    !tlb_rs_setting(HVO_PARAM "retry_s", "0") ||
 	    !tlb_rs_keep(HVO_PARAM "retries"))

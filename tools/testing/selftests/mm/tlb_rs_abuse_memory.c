@@ -285,7 +285,7 @@ static void *resize_thread(void *arg)
 
 static void *optimize_thread(void *arg)
 {
-	static const char * const strategies[] = { "auto", "stop_machine", "none" };
+	static const char * const strategies[] = { "auto", "pause", "stop_machine", "none" };
 	unsigned int state = 5;
 
 	leave_last_cpu();

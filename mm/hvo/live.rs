@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The entries that [`af`](super::af) changes, and the TLBs of all CPUs.
+
+use super::{
+    af::{
+        Entries,
+        YOUNG, //
+    },
+    c::{
+        self,
+        Run,
+        Stale, //
+    }, //
+};
+use core::mem::replace;
+use kernel::{
+    bindings,
+    interrupt::local_interrupt_disable,
+    page::PAGE_SIZE,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        barrier::{
+            smp_mb,
+            Write, //
+        }, //
+    },
+    time::{
+        delay::fsleep,
+        Delta, //
+    }, //
+};
+
+/// All entries, and what was done to them.
+pub(super) struct Live {
+    /// The addresses of what was cleared since the last invalidation.
+    cleared: Stale,
+    /// For tests that look at no flag: it seems to be clear from now on.
+    ignores_flags: bool,
+    /// How often there was one,
+    pub(super) flushes: usize,
+    /// how many entries were cleared,
+    pub(super) clears: usize,
+    /// and how many got their new values.
+    pub(super) changed: usize,
+    /// Exchanges, for tests that let some fail.
+    exchanges: u32,
+}
+
+impl Live {
+    /// # Safety
+    ///
+    /// All runs that it is used with must be as [`Open::change`](super::batch::Open::change) says.
+    pub(super) unsafe fn new() -> Self {
+        Self {
+            cleared: Stale::NONE,
+            ignores_flags: false,
+            flushes: 0,
+            clears: 0,
+            changed: 0,
+            exchanges: 0,
+        }
+    }
+
+    fn entry<'r>(&self, run: &'r Run, index: usize) -> &'r Atomic<u64> {
+        // SAFETY: By the safety requirements of `new()`. Hardware and other CPUs read and write the
+        // entry as a whole.
+        unsafe { Atomic::from_ptr(run.entries.add(index)) }
+    }
+
+    fn address(run: &Run, index: usize) -> usize {
+        run.addr + (index << run.shift)
+    }
+}
+
+// SAFETY: `cleared` has all of what was cleared.
+unsafe impl Entries<Run> for Live {
+    fn len(&self, run: &Run) -> usize {
+        run.nr as usize
+    }
+
+    fn wanted(&self, run: &Run, index: usize) -> u64 {
+        if run.values.is_null() {
+            return run.value;
+        }
+        // SAFETY: There is one for each entry.
+        unsafe { *run.values.add(index) }
+    }
+
+    fn read(&self, run: &Run, index: usize) -> u64 {
+        let value = self.entry(run, index).load(Relaxed);
+
+        if self.ignores_flags {
+            value & !YOUNG
+        } else {
+            value
+        }
+    }
+
+    fn waits(&self, run: &Run) -> bool {
+        run.waits
+    }
+
+    fn leads(&self, run: &Run, index: usize) -> bool {
+        let page = Self::address(run, index) / PAGE_SIZE;
+
+        run.group == 0 || page % run.group as usize == 0
+    }
+
+    fn clear(&mut self, run: &Run, index: usize, value: u64) {
+        if !c::skips(bindings::hvo_hook_HVO_HOOK_CLEAR) {
+            self.entry(run, index).store(value, Relaxed);
+        }
+        self.cleared.add(Self::address(run, index), run.shift);
+        self.clears += 1;
+    }
+
+    fn leave(&mut self, run: &Run, index: usize, value: u64) {
+        if !c::skips(bindings::hvo_hook_HVO_HOOK_LEAVE) {
+            self.entry(run, index).store(value, Relaxed);
+        }
+    }
+
+    fn flush(&mut self) {
+        let cleared = replace(&mut self.cleared, Stale::NONE);
+
+        if cleared.is_empty() {
+            return;
+        }
+        self.flushes += 1;
+        // rule: hvo/tlbi: CPUs have the old pages in their TLBs
+        if !c::skips(bindings::hvo_hook_HVO_HOOK_TLBI) {
+            cleared.flush();
+        }
+        c::stall();
+        self.ignores_flags = c::skips(bindings::hvo_hook_HVO_HOOK_CLEAR);
+    }
+
+    fn copy(&mut self, run: &Run) {
+        if run.copy_to.is_null() {
+            return;
+        }
+        // SAFETY: Both are pages of struct pages, by their linear addresses, and nothing leads to
+        // the new one yet.
+        unsafe { bindings::copy_page(run.copy_to, run.copy_from) };
+        // Before the entry that leads there.
+        smp_mb(Write);
+    }
+
+    fn exchange(&mut self, run: &Run, index: usize, old: u64, new: u64) -> bool {
+        self.exchanges = self.exchanges.wrapping_add(1);
+        if c::fails(self.exchanges) {
+            return false;
+        }
+        let old = if self.ignores_flags { old | YOUNG } else { old };
+        let done = self.entry(run, index).cmpxchg(old, new, Relaxed).is_ok();
+
+        self.changed += usize::from(done);
+        done
+    }
+
+    fn briefly<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
+        let _guard = local_interrupt_disable();
+
+        f(self)
+    }
+
+    fn rest(&mut self, us: u64) {
+        fsleep(Delta::from_micros(us as i64));
+    }
+}
