@@ -87,9 +87,10 @@ def boots(_, arch, job, variant="bench", **options):
                           denied=1)
     if "hvo_bench" in job:
         pages = int(option("pages", 16))
-        found += [{"region": region, "strategy": s, "pages": pages * (512 if region == "hvo_free_small" else 1),
+        found += [{"region": region, "strategy": s, "pages": pages * (512 if region.endswith("_small") else 1),
                    "ns": pages * (1000 if s == "unsafe" else 1300 + i), "in_pauses_ns": 100 * pages, "cancelled": 0,
-                   "pauses": pages * (8 if s == "perfolio" else 1), "stop_machine": 0, "entries": 9,
+                   "pauses": pages * {"perfolio": 8, "auto": 0}.get(s, 1), "stop_machine": 0, "entries": 9,
+                   "flushes": pages // 4, "young": 3,
                    "saved": pages * of_hvo.SAVED.get(region, 0), "worst_stall_ns": 1e6, "p99_stall_ns": 1e5,
                    "meter": {"sgi": pages}}
                   for i in range(runs) for s in re.findall(r"--strategy (\w+)", job) for region in of_hvo.HVO_ROWS]

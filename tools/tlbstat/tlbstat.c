@@ -125,7 +125,7 @@ static bool is_gauge(const char *key)
 {
 	static const char * const prefixes[] = {
 		"migrc_held", "nr_memmap", "vmemmap_", "hugetlb.", "sysctl.", "stats.",
-		"hvo.max_ns", "estimate.vmemmap", NULL
+		"hvo.max_ns", "hvo.access_flag", "estimate.vmemmap", NULL
 	};
 
 	return starts_any(key, prefixes);
@@ -592,6 +592,9 @@ static const struct { const char *key, *help; } counters[] = {
 	{ "hvo_pte_updates", "page table entries of struct pages changed" },
 	{ "hvo.busy", "attempts in which CPU hotplug was in the way" },
 	{ "hvo.copies", "pages copied in pauses" },
+	{ "hvo.flushes", "invalidations for changes without a pause" },
+	{ "hvo.young", "entries that a CPU used at that moment, and that were tried again" },
+	{ "hvo.access_flag", "whether all CPUs set the access flag, so that nobody pauses" },
 	{ "hvo.ack_ns", "time until all CPUs had stopped, or it was cancelled (ns)" },
 	{ "hvo.paused_ns", "time from then until they went on, or all of stop_machine() (ns)" },
 };

@@ -27,7 +27,7 @@ MECHANISMS = {
         "HugeTLB pages without struct pages",
         "For one page of 1 GiB. Stock arm64 keeps all struct pages and has no pauses. Unbatched is a pause for each "
         "page table of a folio; in times, stock is the same work without break-before-make, which the architecture "
-        "does not allow: it shows what pauses cost."),
+        "does not allow: it shows what the access flags cost."),
     "cost": (
         "What it costs where it does nothing",
         "Stock is another image, without tlb-rs. Instructions are for one page that is moved, with all switches off."),

@@ -106,6 +106,7 @@ HVO = "/sys/module/hvo/parameters"
 # An emulated CPU may not run for many milliseconds.
 PATIENT = f"""
 echo 1 > /proc/sys/vm/hugetlb_optimize_vmemmap
+echo pause > {HVO}/strategy
 echo 200000 > {HVO}/ack_timeout_us
 echo 1000000 > {HVO}/pause_budget_us
 echo 100 > {HVO}/duty_pct

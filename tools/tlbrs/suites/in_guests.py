@@ -130,6 +130,7 @@ counters() { awk 'BEGIN { printf "{\\"vmstat\\":1" } { printf ",\\"%s\\":%s", $1
 set_to() { [ ! -e "$1" ] || echo "$2" > "$1"; }
 set_to /proc/sys/vm/migrc_enable 1
 set_to /proc/sys/vm/hugetlb_optimize_vmemmap 1
+set_to /sys/module/hvo/parameters/strategy pause
 PATIENT
 tlbstat --json --once > /tmp/before
 cat /tmp/before
@@ -231,6 +232,11 @@ def programs(suite):
             if arch == "arm64":
                 # Other architectures change these entries without a pause, and this is not in their images.
                 run("hvo", "hvo_pool", "hvo_retry", mem="6G")
+                run("hvo, storm", "TLB_SECONDS=60 hvo_pool -t storm", mem="6G")
+                # These set no access flags, or hide it.
+                for cpu, append in (("cortex-a72", ""), ("max", " id_aa64mmfr1.hafdbs=0")):
+                    run(f"hvo, no access flags, {cpu}", "grep -q '^access_flag 0$' /sys/kernel/debug/hvo/stats && "
+                        "hvo_pool -t pool && hvo_pool -t defaults", mem="4G", cpu=cpu, append=f"kunit.enable=0{append}")
                 start(hvo_panic, suite, "hvo, a panic in a window", "kunit.enable=0")
                 start(hvo_panic, suite, "hvo, a panic in a window that another CPU takes over",
                       "kunit.enable=0 irqchip.gicv3_pseudo_nmi=1 panic_force_cpu=1", "Redirecting from CPU 0 to CPU 1")

@@ -6,6 +6,7 @@
  *   free_gigantic   and shrinks to nothing,
  *   demote          all of them become pages of the smallest size that saves anything,
  *   free_small      and that pool shrinks to nothing,
+ *   alloc_small     the pool of the smallest pages grows to as many,
  *
  * by each strategy in turn, in one boot. One line of JSON for each, with the pauses that
  * it took and what was saved. With --spin a thread looks for how long it does not run.
@@ -77,7 +78,7 @@ static __u64 spin_end(void)
 static bool with_spin;
 
 struct sample {
-	long pauses, cancelled, stopped, entries, memmap;
+	long pauses, cancelled, stopped, entries, memmap, flushes, young;
 	long in_pauses_ns;
 	__u64 ns;
 };
@@ -91,6 +92,8 @@ static void sample(struct sample *s)
 		.stopped = stat_of("stop_machine"),
 		.entries = tlb_rs_vmstat_read("hvo_pte_updates"),
 		.memmap = memmap(),
+		.flushes = stat_of("flushes"),
+		.young = stat_of("young"),
 		.in_pauses_ns = stat_of("ack_ns") + stat_of("paused_ns"),
 	};
 	for (unsigned int i = 0; i < ARRAY_SIZE(reasons); i++)
@@ -121,7 +124,8 @@ static void row(const char *region, const char *strategy, long pages,
 	printf("\"pauses\":%ld,\"cancelled\":%ld,\"stop_machine\":%ld,\"entries\":%ld,",
 	       b.pauses - a.pauses, b.cancelled - a.cancelled, b.stopped - a.stopped,
 	       b.entries - a.entries);
-	printf("\"in_pauses_ns\":%ld,", b.in_pauses_ns - a.in_pauses_ns);
+	printf("\"in_pauses_ns\":%ld,\"flushes\":%ld,\"young\":%ld,",
+	       b.in_pauses_ns - a.in_pauses_ns, b.flushes - a.flushes, b.young - a.young);
 	printf("\"saved\":%ld,\"worst_stall_ns\":%llu,\"p99_stall_ns\":%llu}\n",
 	       a.memmap - b.memmap, spin.most, p99);
 	fflush(stdout);
@@ -154,6 +158,11 @@ static long free_small(long pages)
 	return nr - resize(small, 0);
 }
 
+static long alloc_small(long pages)
+{
+	return resize(small, pages);
+}
+
 static bool cycle(const char *strategy, long pages)
 {
 	if (!set(HVO_PARAM "strategy", strategy))
@@ -169,7 +178,8 @@ static bool cycle(const char *strategy, long pages)
 		return false;
 	row("demote", strategy, pages, demote);
 	row("free_small", strategy, pages, free_small);
-	return !pool(small) && !pool(large);
+	row("alloc_small", strategy, pages * (large / small), alloc_small);
+	return !resize(small, 0) && !pool(large);
 }
 
 int main(int argc, char **argv)
