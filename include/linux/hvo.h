@@ -68,12 +68,16 @@ extern unsigned long hvo_skipped;
 extern unsigned int hvo_stall_us;
 extern unsigned int hvo_fail_swap;
 
+/* A CPU that seems not to set access flags. */
+extern unsigned int hvo_flagless_cpu;
+
 static __always_inline bool hvo_skip(enum hvo_hook hook)
 {
 	return unlikely(READ_ONCE(hvo_skipped) & BIT(hook));
 }
 #else
 #define hvo_stall_us	0
+#define hvo_flagless_cpu	U32_MAX
 
 static __always_inline bool hvo_skip(enum hvo_hook hook)
 {
@@ -85,6 +89,8 @@ static __always_inline bool hvo_skip(enum hvo_hook hook)
 extern unsigned int hvo_violations;
 
 #else /* !CONFIG_HUGETLB_VMEMMAP_PAUSE */
+
+#define hvo_flagless_cpu	U32_MAX
 
 #define hvo_visible	static
 

@@ -10,11 +10,12 @@
  *                       resized meanwhile.
  * debugfs/hvo/read      reads a word of each struct page when it is read, whatever happens to
  *                       that. (What /proc/kpagecount reads has to be consistent.)
- * debugfs/hvo/skip_hook, stall_us, fail_swap, deaf_cpu, race, race_pfn, waits, read_lock,
- *                       write_lock
+ * debugfs/hvo/skip_hook, stall_us, fail_swap, flagless_cpu, deaf_cpu, race, race_pfn, waits,
+ *                       read_lock, write_lock
  *                       fault injection: without one of the rules, with a window that
  *                       stays open (or, by the largest value of stall_us, in which the
- *                       CPU dies), with exchanges that fail, with a CPU that does not answer, with a reference that
+ *                       CPU dies), with exchanges that fail, with a CPU that seems not
+ *                       to set access flags, or does not answer, with a reference that
  *                       is taken late (and whether the task that takes it is waited for), with a
  *                       lock that is held for reading where a pause stops a CPU and is
  *                       waited for where none can.
@@ -278,6 +279,7 @@ unsigned long hvo_skipped;
 unsigned int hvo_stall_us;
 /* One in so many exchanges of an entry fails, as if another CPU had used it. */
 unsigned int hvo_fail_swap;
+unsigned int hvo_flagless_cpu = U32_MAX;
 
 static const char * const hook_names[] = {
 #define EM(hook, name)	name,
@@ -389,6 +391,7 @@ static void faults_create(struct dentry *dir)
 	skip_hook_create(dir, &hooks);
 	debugfs_create_u32("stall_us", 0600, dir, &hvo_stall_us);
 	debugfs_create_u32("fail_swap", 0600, dir, &hvo_fail_swap);
+	debugfs_create_u32("flagless_cpu", 0600, dir, &hvo_flagless_cpu);
 	debugfs_create_u32("deaf_cpu", 0600, dir, &arm64_pause_deaf_cpu);
 	debugfs_create_u64("race_pfn", 0400, dir, &race_pfn);
 	debugfs_create_file("race", 0600, dir, NULL, &race_fops);

@@ -108,7 +108,9 @@ static int stats_show(struct seq_file *m, void *unused)
 	seq_printf(m, "retried %ld\n", atomic_long_read(&stats.retried));
 	seq_printf(m, "flushes %ld\n", atomic_long_read(&stats.flushes));
 	seq_printf(m, "young %ld\n", atomic_long_read(&stats.young));
-	seq_printf(m, "access_flag %d\n", cpu_has_hw_af());
+	/* 2: and no CPU comes up that does not set it. */
+	seq_printf(m, "access_flag %d\n",
+		   cpu_has_hw_af() + cpus_have_final_cap(ARM64_HW_AF));
 	seq_printf(m, "ack_ns %ld\n", atomic_long_read(&stats.ack_ns));
 	seq_printf(m, "paused_ns %ld\n", atomic_long_read(&stats.paused_ns));
 	seq_printf(m, "max_ns %lu\n", READ_ONCE(stats.max_ns));

@@ -79,7 +79,7 @@ static inline bool hvo_by_flags(void)
 {
 	char strategy[32];
 
-	return stat_of("access_flag") == 1 &&
+	return stat_of("access_flag") > 0 &&
 	       !tlb_rs_read_file(HVO_PARAM "strategy", strategy, sizeof(strategy)) &&
 	       !strncmp(strategy, "auto", 4);
 }

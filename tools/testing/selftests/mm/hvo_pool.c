@@ -27,6 +27,7 @@
  * fail     allocations fail at random: each page is changed completely or not at all.
  * young    exchanges of entries fail, as if other CPUs had used them: the same.
  * worker   no page could be optimised for seconds: the worker does it, each of them is counted.
+ * late_cpu a CPU that seems not to set access flags comes up; if HVO is on since boot, it does not.
  * off      the switch is turned off while the worker has something to do.
  *
  * Only if -t names them:
@@ -356,6 +357,15 @@ TEST_F_TIMEOUT(hvo_pool, off, TLB_RS_TIMEOUT_S)
 	if (why)
 		SKIP(return, "%s", why);
 	EXPECT_TRUE(test_off());
+}
+
+TEST_F_TIMEOUT(hvo_pool, late_cpu, TLB_RS_TIMEOUT_S)
+{
+	const char *why = cannot_be_late();
+
+	if (why)
+		SKIP(return, "%s", why);
+	EXPECT_TRUE(test_late());
 }
 
 TEST_F_TIMEOUT(hvo_pool, offline, TLB_RS_TIMEOUT_S)

@@ -70,6 +70,8 @@ bool test_oops(void);
 bool test_young(void);
 bool test_late_worker(void);
 bool test_off(void);
+const char *cannot_be_late(void);
+bool test_late(void);
 bool test_storm(int seconds);
 
 /* hvo_pool_offline.c */

@@ -126,6 +126,34 @@ bool test_off(void)
 	return ok && all_is_right(before, true) && !resize(kb, 0) && memmap() == before;
 }
 
+const char *cannot_be_late(void)
+{
+	if (nr_cpus < 2 || access(HVO_DEBUG "flagless_cpu", W_OK))
+		return "needs 2 CPUs and CONFIG_TLB_RS_FAULT_INJECTION";
+	return hvo_by_flags() ? NULL : "CPUs do not set the access flag";
+}
+
+/* If HVO is on since boot, a CPU that does not set access flags does not come up. */
+bool test_late(void)
+{
+	bool final = stat_of("access_flag") == 2, came;
+	unsigned long kb = hvo_small_size();
+	char path[64];
+
+	snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%ld/online", nr_cpus - 1);
+	if (!set(path, "0"))
+		return false;
+	set_num(HVO_DEBUG "flagless_cpu", nr_cpus - 1);
+	set(path, "1");
+	came = get(path);
+	set_num(HVO_DEBUG "flagless_cpu", UINT32_MAX);
+	ksft_print_msg("it %s, HVO was %s at boot\n", came ? "came up" : "did not come up",
+		       final ? "on" : "off");
+	if (!came && !set(path, "1"))
+		return false;
+	return came != final && get(path) && cycle(kb, few(kb, 16));
+}
+
 /* --- everything at once ------------------------------------------------------------ */
 
 static bool storm_over;
