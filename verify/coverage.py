@@ -21,7 +21,7 @@ ROOT = VERIFY.parent
 TARGET = VERIFY / "target/coverage"
 # Those that call it, but for one that takes long and calls it as the others do.
 TESTS = ("tlb_batch", "migrc_eligibility", "migrc_gen", "migrc_ledger", "migrc_readmostly", "migrc_registered",
-         "hvo_batch", "hvo_layout", "hvo_plan")
+         "hvo_af", "hvo_batch", "hvo_layout", "hvo_plan")
 SKIP = ("--skip", "what_is_written_to_again")
 
 
