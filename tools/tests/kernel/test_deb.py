@@ -63,7 +63,7 @@ class Deb(Case):
         write(self.dir, {"config-rt": "CONFIG_PREEMPT_RT=y\n"})
         self.env["HOME"] = str(self.dir)
         for arch, base, pause in (("arm64", "defconfig", True), ("x86_64", "defconfig", False),
-                                  ("arm64", "~/config-rt", False)):
+                                  ("arm64", "~/config-rt", True)):
             config, _ = self.configured(arch, base)
             self.assertIn("CONFIG_MIGRC=y", config.read_text())
             self.assertEqual("HUGETLB_VMEMMAP_PAUSE" in config.read_text(), pause, (arch, base))

@@ -301,10 +301,9 @@ def deb_config(a):
     return name, []
 
 
-def deb_fragments(arch, base):
-    """All three options where they can be: with PREEMPT_RT there is no pause."""
-    rt = isinstance(base, Path) and options(base.read_text(errors="replace")).get("CONFIG_PREEMPT_RT") == "y"
-    return ["deb", "release"] + (["hvo"] if arch == "arm64" and not rt else [])
+def deb_fragments(arch):
+    """All three options where they can be."""
+    return ["deb", "release"] + (["hvo"] if arch == "arm64" else [])
 
 
 def deb(a):
@@ -318,7 +317,7 @@ def deb(a):
     out = BUILD / name / f"{a.arch}-deb" / "build"
     out.mkdir(parents=True, exist_ok=True)
     make, env = maker(src, out, a.arch)
-    frags = [ROOT / "config" / f"{f}.fragment" for f in deb_fragments(a.arch, start)]
+    frags = [ROOT / "config" / f"{f}.fragment" for f in deb_fragments(a.arch)]
     configure(make, env, src, out, a.arch, frags + more, name, start)
     # What the packages need was looked for above; dpkg would look for packages of the other architecture, too.
     command = [*make, JOBS, "bindeb-pkg", "DPKG_FLAGS=--no-check-builddeps"]

@@ -77,7 +77,7 @@ NOT_OURS = (r"(?ms)\A(?:=+\n)?BUG: KCSAN: (?!.*^ *(?:\S*(?:migrc|tlb_batch|tlb_o
 # A doctest of stock takes spinlocks with interrupts disabled, which is an error with PREEMPT_RT only.
 DOCTEST = (r"BUG: sleeping function(?s:.*)rust_doctest_kernel_sync_lock_spinlock_rs_",)
 POISON = ("page_poison=1", "init_on_free=1 page_poison=0")
-# What needs two nodes, huge pages (rt has none, either) or pages of 4 KiB; and what is of arm64, without PREEMPT_RT.
+# What needs two nodes, huge pages (rt has none, either) or pages of 4 KiB; and what is of arm64.
 NODES = ("tlb_batch_move_bench", "tlb_batch_mark", "tlb_batch_stale_litmus", "tlb_batch_task", "migrc_stale",
          "migrc_file", "migrc_readmostly", "migrc_bounds", "migrc_stress", "migrc_mover")
 HUGE = ("tlb_batch_thp_split", "tlb_batch_task")
@@ -96,7 +96,7 @@ KERNELS = (
              appends=KPTI[arch], skips=OF_ARM64[arch]) for arch in ("arm64", "x86_64")),
     *(Kernel(arch, "kcsan", "KCSAN, of our C code", allow=NOT_OURS, skips=OF_ARM64[arch])
       for arch in ("arm64", "x86_64")),
-    *(Kernel(arch, "rt", "PREEMPT_RT, and so !TRANSPARENT_HUGEPAGE", allow=DOCTEST, skips=(*HUGE, *HVO))
+    *(Kernel(arch, "rt", "PREEMPT_RT, and so !TRANSPARENT_HUGEPAGE", allow=DOCTEST, skips=(*HUGE, *OF_ARM64[arch]))
       for arch in ("arm64", "x86_64")),
     Kernel("arm64", "nonuma", "!NUMA", options=(("nodes", 1),), skips=NODES),
     Kernel("arm64", "nothp", "!TRANSPARENT_HUGEPAGE", skips=HUGE),
