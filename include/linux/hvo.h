@@ -99,6 +99,11 @@ extern unsigned int hvo_violations;
 
 static inline void hvo_boot_switch(bool on) { }
 
+static inline bool hvo_skip(enum hvo_hook hook)
+{
+	return false;
+}
+
 static inline bool hvo_is_on(void)
 {
 	return false;

@@ -89,6 +89,7 @@ struct hvo_event {
 	EM(BREAK, "break")		/* no entry changes from valid to valid */ \
 	EM(TLBI, "tlbi")		/* invalidate in between */ \
 	EM(CLEAR, "clear")		/* clear the access flag */ \
+	EM(WRPROTECT, "wrprotect")	/* tails that were there at boot become read-only */ \
 	EM(LEAVE, "leave")		/* an entry that stays gets its flag again */ \
 	EM(RCU, "rcu")			/* wait for a task that has read a reference count */ \
 	EM(TRANSIT, "transit")		/* no pause while a CPU comes up or goes down */ \

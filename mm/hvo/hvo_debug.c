@@ -36,6 +36,7 @@
 #include <linux/pagewalk.h>
 #include <linux/seq_file.h>
 #include <linux/smp.h>
+#include <linux/string.h>
 
 #include "../hugetlb_vmemmap.h"
 #include "../tlb_check/skip_hook.h"
@@ -292,6 +293,17 @@ static const struct skip_hooks hooks = {
 	.nr = NR_HVO_HOOKS,
 	.skipped = &hvo_skipped,
 };
+
+/* hvo_skip= removes a rule before there is a debugfs. */
+static int __init skip_at_boot(char *name)
+{
+	int hook = match_string(hook_names, NR_HVO_HOOKS, name);
+
+	if (hook >= 0)
+		set_bit(hook, &hvo_skipped);
+	return 0;
+}
+early_param("hvo_skip", skip_at_boot);
 
 static u64 race_pfn;
 static atomic_t racing;
