@@ -18,7 +18,8 @@
  *          lock with interrupts masked: the pause is cancelled, both go on.
  * stop     everything with stop_machine(); and what one strategy has changed is undone with the
  *          other.
- * irqs     /proc/interrupts counts pauses, and none of them as a backtrace.
+ * irqs     /proc/interrupts counts pauses, and none of them as a backtrace; by access flags there
+ *          are none.
  * hotplug  a CPU goes and comes while pools are resized: no pause meanwhile.
  * offline  a page frame of a free page of a pool is soft-offlined.
  * poison   several page frames of a page in use are bad: once it is freed, these are marked, and no
@@ -300,7 +301,6 @@ TEST_F_TIMEOUT(hvo_pool, irqs, TLB_RS_TIMEOUT_S)
 
 	if (why)
 		SKIP(return, "%s", why);
-	set(HVO_PARAM "strategy", "pause");
 	EXPECT_TRUE(test_irqs());
 }
 

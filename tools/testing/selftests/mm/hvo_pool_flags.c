@@ -198,6 +198,9 @@ static void storm_surplus(unsigned long kb)
 	char path[128];
 	char *p;
 
+	/* Gigantic pages come from the pool only. */
+	if (gigantic(kb))
+		return;
 	snprintf(path, sizeof(path), HUGEPAGES, kb, "nr_overcommit_hugepages");
 	set_num(path, 2);
 	p = mmap(NULL, 2 * kb * 1024, PROT_READ | PROT_WRITE, flags, -1, 0);

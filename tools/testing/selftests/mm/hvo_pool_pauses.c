@@ -376,11 +376,17 @@ const char *cannot_interrupt(void)
 bool test_irqs(void)
 {
 	long backtraces = irqs_of("CPU backtrace interrupts"), shown = 0;
-	long irqs = irqs_of("CPU pause interrupts");
-	long pauses = tlb_rs_vmstat_read("cpu_pause");
+	long irqs = irqs_of("CPU pause interrupts"), pauses;
 	unsigned long kb = hvo_small_size();
 	bool ok = irqs >= 0 && backtraces >= 0;
 
+	if (hvo_by_flags()) {
+		resize(kb, few(kb, 16));
+		resize(kb, 0);
+		ok &= irqs_of("CPU pause interrupts") == irqs;
+	}
+	set(HVO_PARAM "strategy", "pause");
+	pauses = tlb_rs_vmstat_read("cpu_pause");
 	resize(kb, few(kb, 16));
 	resize(kb, 0);
 	/* The last ones count after they were told to go on. */
