@@ -39,6 +39,7 @@ NOT_AS_STOCK = {
     "mm/page_table_check.o": "only in kernels for debugging",
     "arch/arm64/kernel/cpufeature.o": "it has one capability more, which is not there without hvo",
     "mm/khugepaged.o": "a flush of stock was in the wrong place, see patches/fixes",
+    "mm/hugetlb.o": "shared struct pages of stock have a reference, see patches/fixes",
 }
 
 
