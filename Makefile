@@ -67,7 +67,7 @@ help:
 #:                            arm64, struct pages given back, and stock; VARIANT=16k: instead, this image with
 #:                            vm.tlb_batch=0 and 1
 #:   make soak MINUTES=15     stress-ng and our stress programs together, under KASAN, lockdep and the oracle of stale
-#:                            translations; ARCH=
+#:                            translations; on arm64, then as long a storm of HugeTLB pools; ARCH=
 #:   make coverage            which lines of the pure logic the tests on the host run
 #:   make meter programs      the QEMU plugin, the guest programs
 #:   make doctor              what is here, what is missing and the command for it; make setup INSTALL=1:

@@ -3,6 +3,8 @@
 
 import contextlib
 import io
+import json
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -22,16 +24,33 @@ not ok 4 stress split: 0 done, 3 refused, 0 wrong
 {"soak":"end","what":"migrc_mover","status":0}
 {"soak":"bogo","stressor":"vm","ops":%d}
 """
+# One line of hvo_pool, as the harness prints it.
+STORM = """\
+TAP version 13
+1..1
+# 41 steps of seed 7, the others stopped 3 times, 90 young entries
+ok 1 hvo_pool_on_demand.storm
+{"soak":"end","what":"storm","status":0}
+{"soak":"vmstat","cpu_pause":1,"hvo_pte_updates":4095}
+"""
 END = '{"soak":"vmstat","migrc_deferred":9,"migrc_held":%d}\n{"soak":"stats","denied writable":5,"drain age":2}\n'
 
 
-def boot(text, exit_status=0, arch="arm64", **more):
+def result_of(text, exit_status=0, **more):
     found = "tlb-rs: job start\n" + text + f"\ntlb-rs: job exit {exit_status}\n"
     result = guest.Result(console="[    0.100000] the kernel\n" + found, job_exit=exit_status, seconds=70.4,
                           oracle_summary={"accesses": 1000, "errors": 0}, **more)
     result.records, result.problems = console.records(result.console)
     result.ktap, result.splats = console.ktap(result.console), console.splats(result.console)
-    return soak.summary(arch, result)
+    return result
+
+
+def boot(text, exit_status=0, arch="arm64", **more):
+    return soak.summary(arch, result_of(text, exit_status, **more))
+
+
+def storm(text, exit_status=0, **more):
+    return soak.storm_summary(result_of(text, exit_status, **more))
 
 
 class Plan(unittest.TestCase):
@@ -60,6 +79,46 @@ class Plan(unittest.TestCase):
         self.assertIn("LENGTH=120 ", text)
         self.assertRegex(text, r"\nround 60 '' --\S+ 1 ")
         self.assertRegex(text, r"\nround 60 '--toggle' --\S+ \d ")
+
+
+    def test_storm(self):
+        text = soak.storm_job(1800, 7)
+        self.assertIn("\nTLB_SECONDS=1800 TLB_SEED=7 hvo_pool -t storm\nsay end ", text)
+        # Nothing else may change pools, or memory that has struct pages.
+        for other in ("stress-ng", "migrc_", "nr_hugepages", "/mnt"):
+            self.assertNotIn(other, text.replace("/^(migrc_", "/^("))
+        self.assertEqual(subprocess.run(["sh", "-n"], input=text, text=True).returncode, 0)
+
+
+class Storm(unittest.TestCase):
+    """What one says."""
+
+    def test_good(self):
+        self.assertEqual(storm(STORM), {"seconds": 70, "steps": 41, "stopped": 3, "young": 90, "reports": 0, "failures": [],
+                                        "vmstat": {"cpu_pause": 1, "hvo_pte_updates": 4095}})
+
+    def test_failures(self):
+        end = '"storm","status":'
+        for text, says in ((STORM.replace("ok 1 ", "not ok 1 ").replace(end + "0", end + "1"), "hvo_pool_on_demand.storm"),
+                           (STORM.replace("storm\n", "storm # SKIP why\n", 1), "skipped: hvo_pool_on_demand.storm # SKIP why"),
+                           (STORM.replace(end + "0", end + "139"), "storm: status 139"),
+                           (STORM.replace(end + "0", end + "1"), "storm: status 1"),
+                           (STORM.replace("41 steps", "0 steps"), "1 storms, 1 ends"),
+                           (STORM.replace("# 41", "# now 41"), "0 storms, 1 ends"),
+                           (STORM.replace('"end"', '"never"'), "1 storms, 0 ends"),
+                           (STORM.replace("4095", "0"), "no entry changed"),
+                           ("[    9.000000] sh invoked oom-killer: gfp_mask=0x0\n" + STORM,
+                            "sh invoked oom-killer: gfp_mask=0x0"),
+                           ("[    9.000000] BUG: Bad page state in process sh\n" + STORM, "BUG: Bad page state in process sh")):
+            with self.subTest(says):
+                self.assertEqual(storm(text)["failures"], [says])
+        self.assertEqual(storm(STORM, 3)["failures"], ["the job ended with status 3"])
+        # It hangs.
+        self.assertIn("0 storms, 0 ends", storm("TAP version 13\n", None)["failures"])
+        # It does not start: all cases are skipped, and the status says so, too.
+        skipped = storm('1..0 # SKIP no\nok 1 # SKIP why\n{"soak":"end","what":"storm","status":4}\n')["failures"]
+        self.assertEqual(skipped, ["skipped: why", "0 storms, 1 ends"])
+        self.assertIn("storm: status 4", storm('{"soak":"end","what":"storm","status":4}\n')["failures"])
 
 
 class Reading(unittest.TestCase):
@@ -135,12 +194,14 @@ class Asking(unittest.TestCase):
 class Running(unittest.TestCase):
     """main() with guest.boot() replaced."""
 
-    def run_main(self, *boots):
+    def run_main(self, *boots, arch="arm64", storms=None):
         with mock.patch.object(soak, "boot", side_effect=boots) as called, \
+             mock.patch.object(soak, "storm", side_effect=storms, return_value=storm(STORM)) as self.storms, \
              mock.patch.object(soak, "stress_ng"), mock.patch.object(soak, "OUT", self.out), \
              mock.patch.object(soak.measure, "make"), \
              contextlib.redirect_stdout(io.StringIO()) as said, \
-             mock.patch.object(sys, "argv", ["soak.py", "--minutes", "30", "--kernel", str(self.kernel)]):
+             mock.patch.object(sys, "argv", ["soak.py", "--minutes", "30", "--seed", "5", "--arch", arch,
+                                               "--kernel", str(self.kernel)]):
             return soak.main(), called.call_count, said.getvalue()
 
     def test_goes_on(self):
@@ -160,3 +221,28 @@ class Running(unittest.TestCase):
             status, count, text = self.run_main(boot(GOOD % (0, 2, 0, 1) + END % 0), good)
             self.assertEqual((status, count), (1, 2))
             self.assertIn("soak FAILED", text)
+
+    def test_storms(self):
+        good = boot(GOOD % (7, 0, 0, 5) + END % 0)
+        with tempfile.TemporaryDirectory() as name:
+            self.out = Path(name)
+            self.kernel = self.out / "Image"
+            self.kernel.touch()
+            status, _, text = self.run_main(good, good)
+            # As long as the stress, in one piece; the seed says what it did.
+            self.assertEqual([call.args[2:4] for call in self.storms.call_args_list], [(1800, 5)])
+            self.assertEqual(status, 0)
+            self.assertIn("storm: 70 s, 41 steps from seed 5 on, the others stopped 3 times, 90 young entries, 4095", text)
+            self.assertEqual(json.loads((self.out / "arm64.json").read_text())["storm"]["steps"], 41)
+            bad = storm(STORM.replace("ok 1 ", "not ok 1 "))
+            status, _, text = self.run_main(good, good, storms=[bad])
+            self.assertEqual(status, 1)
+            self.assertIn("FAIL: storm: hvo_pool_on_demand.storm", text)
+            # What was interrupted goes on with it.
+            with self.assertRaises(KeyboardInterrupt):
+                self.run_main(good, good, storms=[KeyboardInterrupt])
+            self.assertEqual(self.run_main()[:2], (0, 0))
+            self.assertEqual(self.storms.call_count, 1)
+            # hvo is not on other architectures.
+            self.assertEqual(self.run_main(good, good, arch="x86_64")[0], 0)
+            self.assertEqual(self.storms.call_count, 0)

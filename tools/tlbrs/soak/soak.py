@@ -5,9 +5,11 @@ usage: tlb-rs soak     (make soak MINUTES=15 ARCH=arm64)
 
 stress-ng of the distribution, our own stress programs and a mover of everybody's memory run in the guest at the same
 time, with deferral, NUMA balancing, KSM and swap on. MINUTES are split into boots, and those into rounds, which differ
-in their stressors. Exit status 1 for a kernel report, an error of the oracle, an OOM kill, contents that are wrong, a
-program of ours that skips, or pages that stay in the ledger. The result is in build/soak/ARCH.json, the consoles beside
-it. What was interrupted goes on with the boots that are missing.
+in their stressors. On arm64 the storm of hvo_pool runs after that, for as many minutes, in boots of its own: after each of
+its steps it counts all pages of struct pages, so nothing else may take memory from HugeTLB pools or remove it. Exit
+status 1 for a kernel report, an error of the oracle, an OOM kill, contents that are wrong, a program of ours that skips,
+or pages that stay in the ledger. The result is in build/soak/ARCH.json, the consoles beside it. What was interrupted
+goes on with the boots that are missing.
 """
 
 import argparse
@@ -26,6 +28,9 @@ from tlbrs.report import measure
 
 OUT = common.BUILD / "soak"
 BOOT_MINUTES = 15
+# The storm in one piece: what it leaves behind adds up.
+STORM_MINUTES = 30
+STORM_ARCHES = ("arm64",)
 # Not those that are about a lack of memory (bigheap, brk): here an OOM kill is a failure. Nor mmapfork: once for half of
 # the free memory takes an emulator, under its checkers, longer than a round. Nor mlockmany, which stress-ng itself
 # refuses, membarrier, which this kernel does not have, or physpage, which fails on stock, too, when its pages are moved.
@@ -77,9 +82,13 @@ WORKERS = {"madvise": 2}
 PACE = {"arm64": {"at_once": 5, "round": 60, "grace": 180, "slack": 10},
         "x86_64": {"at_once": 3, "round": 90, "grace": 600, "slack": 30}}
 GUEST = {"smp": 4, "mem": "3G", "nodes": 2, "swap": "zram:512M", "oracle": True}
+# Without the oracle: the kernel looks for stale translations by itself, and gigantic pages need memory.
+STORM_GUEST = {"smp": 4, "mem": "6G", "nodes": 2}
+# How much longer a boot may take than the storm: its last step, and pools that become empty.
+STORM_GRACE = 600
 
 # The bind mounts keep our programs from turning off what should be on: see tlb_rs_quiet().
-JOB = r"""
+HELPERS = r"""
 say() { echo "{\"soak\":\"$1\",$2}"; }
 put() { [ ! -e "$2" ] || echo "$1" >"$2" || echo "soak: $2 refused $1"; }
 keep() {
@@ -90,6 +99,8 @@ watch() {
 	awk '/^(migrc_|tlb_batch_|cpu_pause|hvo_|pgmigrate_|numa_pages_migrated|numa_hint_faults |pswp|thp_split_page |ksm_|oom_kill)/ {
 		printf "%s\"%s\":%s", n++ ? "," : "{\"soak\":\"vmstat\",", $1, $2 } END { print "}" }' /proc/vmstat
 }
+"""
+JOB = r"""
 mkdir -p /mnt/tmp
 put 1 /proc/sys/kernel/numa_balancing
 echo 0 >/tmp/zero
@@ -162,6 +173,11 @@ awk '$1 != "age" { printf "%s\"%s %s\":%s", n++ ? "," : "{\"soak\":\"stats\",", 
 umount /proc/sys/kernel/numa_balancing
 exit 0
 """
+STORM_END = r"""
+say end '"what":"storm","status":'$?
+watch
+exit 0
+"""
 # Of stress-ng: no resources, not on this kernel.
 ACCEPTED = (3, 4)
 # Programs of ours that have nothing to do there: kselftest's status 4. All others must not skip.
@@ -177,6 +193,7 @@ SKIPPED = re.compile(r"^\s*ok \d+ (?:# SKIP )?((?<=# SKIP ).*|.*# SKIP .*)$", re
 # Every other round is without; nor does the emulator survive it on x86_64, see tlb_rs_patching_is_safe().
 MAY_SKIP = re.compile(r"stress toggle: (?:not asked for|no live patching under x86_64 TCG)$")
 # A thread that had no time, or to which the kernel refused everything: nothing was found wrong.
+STORM = re.compile(r"# (\d+) steps of seed (\d+), the others stopped (\d+) times, (\d+) young entries")
 STARVED = re.compile(r"stress .*: 0 done, \d+ refused, 0 wrong$|stress ledger: 0 pages deferred, 0 held at the end$")
 
 
@@ -213,12 +230,17 @@ def job(arch, seconds, seed, begin):
     """The guest's shell script for a boot, after that many rounds in other boots."""
     pace = PACE[arch]
     parts = rounds(seconds, pace["round"])
-    lines = [f"LENGTH={seconds} GRACE={pace['grace']} SLACK={pace['slack']}", initramfs.LINK_USERLAND, JOB]
+    lines = [f"LENGTH={seconds} GRACE={pace['grace']} SLACK={pace['slack']}", initramfs.LINK_USERLAND, HELPERS, JOB]
     for part, (length, names) in enumerate(zip(parts, draw(seed, begin, len(parts), pace["at_once"]))):
         workers = " ".join(f"--{name} {WORKERS.get(name, 1)} {STRESSORS[name]}".strip() for name in names)
         # Toggled all the time, deferrals never become old: every other round is without.
         lines.append(f"round {length} '{'--toggle' if part % 2 else ''}' {workers}")
     return "\n".join([*lines, END])
+
+
+def storm_job(seconds, seed):
+    """The guest's shell script for a boot of the storm."""
+    return f"{HELPERS}TLB_SECONDS={seconds} TLB_SEED={seed} hvo_pool -t storm{STORM_END}"
 
 
 # ---- what a boot says
@@ -235,17 +257,51 @@ def poisoned(text):
     return bool(POISONED.search(text)) and died == {("madvise", str(int(signal.SIGBUS)))}
 
 
-def summary(arch, result):
-    """A boot as a record."""
+def by_name(result):
     records = collections.defaultdict(list)
     for record in result.records:
         records[record.get("soak") or record.get("test")].append(record)
+    return records
+
+
+def counters(records):
+    return {key: value for key, value in (records["vmstat"] or [{}])[-1].items() if key != "soak"}
+
+
+def wrong_in_any(result):
+    """What no boot may have, whatever runs in it."""
     failures = [splat.splitlines()[0] if len(splat.splitlines()) == 1 else
                 next((line for line in splat.splitlines() if not re.match(r"-+\[ cut here|=+$", line)), "report")
                 for splat in result.splats]
     failures += ["oracle: " + json.dumps(error) for error in result.oracle_errors]
     failures += result.problems
     failures += [body for kernel, body in console.lines(result.console) if kernel and OOM.match(body)]
+    if result.job_exit not in (0, 124):
+        failures.append(f"the job ended with status {result.job_exit}")
+    return failures
+
+
+def storm_summary(result):
+    """A boot of the storm as a record."""
+    records, failures = by_name(result), wrong_in_any(result)
+    failures += cause("\n".join(result.ktap))[0]
+    failures += [f"skipped: {case}" for case in SKIPPED.findall("\n".join(result.ktap))]
+    ends = [end["status"] for end in records["end"] if end["what"] == "storm"]
+    failures += [f"storm: status {status}" for status in ends if status and not (status in (1, 4) and failures)]
+    said = [[int(n) for n in found] for found in STORM.findall(result.console)]
+    if len(ends) != 1 or len(said) != 1 or not said[0][0]:
+        failures.append(f"{len(said)} storms, {len(ends)} ends")
+    seen = [sum(column) for column in zip(*said)] or 4 * [0]
+    vmstat = counters(records)
+    if not failures and not vmstat.get("hvo_pte_updates"):
+        failures.append("no entry changed")
+    return {"seconds": round(result.seconds), "steps": seen[0], "stopped": seen[2], "young": seen[3], "vmstat": vmstat,
+            "reports": len(result.splats), "failures": list(dict.fromkeys(failures))}
+
+
+def summary(arch, result):
+    """A boot as a record."""
+    records, failures = by_name(result), wrong_in_any(result)
     failed = STRESS_FAIL.findall(result.console)
     failures += failed
     wrong, starved = cause("\n".join(result.ktap))
@@ -264,11 +320,9 @@ def summary(arch, result):
             failures.append(f"{what}: status {status}")
     failures += [f"stress-ng did not end {late['seconds']} s after its start and the grace" for late in records["late"]]
     done, begun = sum(end["what"] == "stress-ng" for end in records["end"]), len(records["begin"])
-    if result.job_exit not in (0, 124):
-        failures.append(f"the job ended with status {result.job_exit}")
     if not done or done != begun:
         failures.append(f"{done} of {begun} rounds")
-    vmstat = (records["vmstat"] or [{}])[-1]
+    vmstat = counters(records)
     if vmstat.get("migrc_held", 0):
         failures.append(f"{vmstat['migrc_held']} pages in the ledger after vm.migrc_enable=0")
     elif done == begun and not vmstat.get("migrc_deferred"):
@@ -277,7 +331,7 @@ def summary(arch, result):
     for record in records["bogo"]:
         bogo[record["stressor"]] += record["ops"]
     return {"seconds": round(result.seconds), "rounds": done, "bogo_ops": dict(sorted(bogo.items())),
-            "vmstat": {key: value for key, value in vmstat.items() if key != "soak"},
+            "vmstat": vmstat,
             "stats": {key: value for key, value in (records["stats"] or [{}])[-1].items() if key != "soak"},
             "worst_held": max((record["worst"] for record in records["migrc_mover"]), default=0),
             "moved_processes": sum(record["calls"] for record in records["migrc_mover"]),
@@ -318,6 +372,10 @@ def explain(arch, total):
              f"{vmstat.get('cpu_pause_fallback', 0)} stop_machine(), {vmstat.get('hvo_pte_updates', 0)} entries changed",
              f"oracle: {total['oracle_accesses']} accesses, {total['oracle_errors']} errors; "
              f"{total['reports']} kernel reports"]
+    if storm := total.get("storm"):
+        lines.append(f"storm: {storm['seconds']} s, {storm['steps']} steps from seed {total['seed']} on, the others stopped "
+                     f"{storm['stopped']} times, {storm['young']} young entries, "
+                     f"{storm['vmstat'].get('hvo_pte_updates', 0)} entries changed; {storm['reports']} kernel reports")
     lines += ["note: " + note for note in dict.fromkeys(total["notes"])]
     lines += ["FAIL: " + failure for failure in dict.fromkeys(total["failures"])]
     return lines
@@ -350,6 +408,18 @@ def boot(arch, kernel, seconds, seed, begin, log):
     return summary(arch, result)
 
 
+def storm(arch, kernel, seconds, seed, log):
+    """One boot of the storm as a record."""
+    result = measure.again(lambda: guest.boot(kernel, arch, job=storm_job(seconds, seed), log=log,
+                                              append=f"kunit.enable=0 {measure.APPEND[arch]}",
+                                              timeout=seconds + STORM_GRACE, **STORM_GUEST))
+    if result.boot_seconds is None or result.job_exit in (125, 126, 127):
+        raise common.Fail(f"the storm did not start\n{result.report()}\n  console: {log}")
+    if result.exit_status:
+        print(result.report(), flush=True)
+    return storm_summary(result)
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arch", default=os.environ.get("ARCH") or "arm64")
@@ -378,6 +448,7 @@ def main():
     state = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
     if state.get("asked") != asked or options.seed not in (None, state["seed"]):
         state = {"asked": asked, "seed": int(time.time()) if options.seed is None else options.seed, "done": []}
+    state.setdefault("storms", [])
     plan = lengths(options.minutes)
     for number in range(len(state["done"]), len(plan)):
         print(f"{options.arch}: boot {number + 1} of {len(plan)}, {plan[number]} minutes", flush=True)
@@ -386,8 +457,18 @@ def main():
         state["done"].append(boot(options.arch, kernel, plan[number] * 60, state["seed"], begin,
                                   OUT / f"{options.arch}-{number}.log"))
         common.store(place, state)
+    storms = lengths(options.minutes, STORM_MINUTES) if options.arch in STORM_ARCHES else []
+    for number in range(len(state["storms"]), len(storms)):
+        print(f"{options.arch}: storm {number + 1} of {len(storms)}, {storms[number]} minutes", flush=True)
+        # The program takes 31 bits of it, and not 0.
+        state["storms"].append(storm(options.arch, kernel, storms[number] * 60, (state["seed"] + number) % (2**31 - 1) or 1,
+                                     OUT / f"{options.arch}-storm-{number}.log"))
+        common.store(place, state)
     total = {"arch": options.arch, "minutes": options.minutes, "seed": state["seed"], "boots": len(plan),
              **merge(state["done"])}
+    if storms:
+        total["storm"] = merge(state["storms"])
+        total["failures"] += [f"storm: {failure}" for failure in total["storm"]["failures"]]
     common.store(OUT / f"{options.arch}.json", total)
     place.unlink(missing_ok=True)
     print(json.dumps(total))
