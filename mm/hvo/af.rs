@@ -60,6 +60,8 @@ pub unsafe trait Entries<R> {
     fn briefly<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T;
     /// Waits, for so many microseconds, until other CPUs use other entries.
     fn rest(&mut self, us: u64);
+    /// A window is over: each of its units has ended, or is left to another way.
+    fn end_window(&mut self) {}
 }
 
 /// How far that goes.
@@ -119,6 +121,7 @@ pub fn change<R>(
         let (units, others) = progress.split_at_mut(nr_units);
 
         window(entries, bounds, &runs[..nr_runs], &last[..nr_runs], units);
+        entries.end_window();
         runs = &runs[nr_runs..];
         last = &last[nr_runs..];
         progress = others;

@@ -69,16 +69,10 @@ impl Auto {
             optional: self.effort == Effort::Optional,
         };
         // SAFETY: By the safety requirements.
-        let mut entries = unsafe { Live::new() };
+        let mut entries = unsafe { Live::new(self.reason) };
 
         af::change(&mut entries, bounds, runs, last, progress);
         drop(flags);
-        c::account_flags(
-            self.reason,
-            entries.changed,
-            entries.clears,
-            entries.flushes,
-        );
         progress.iter().any(|p| !matches!(p, Progress::Ended(_)))
     }
 }

@@ -465,9 +465,10 @@ safe_c! {
     fn wait_for_readers(since: c_ulong) = hvo_wait_for_readers(since);
     fn flush(start: usize, end: usize) = hvo_flush(start, end);
     fn flags_begin() -> bool = hvo_flags_begin();
-    /// Counts entries that changed without a pause.
-    pub(crate) fn account_flags(reason: Reason, entries: usize, clears: usize, flushes: usize)
-        = hvo_account_flags(reason, entries, clears, flushes);
+    /// Counts a window of entries that changed without a pause, and what it took.
+    pub(crate) fn account_flags(
+        reason: Reason, entries: usize, clears: usize, flushes: usize, ns: u64
+    ) = hvo_account_flags(reason, entries, clears, flushes, ns);
     fn size_at(index: c_uint) -> *mut bindings::hstate = hvo_size_at(index);
     fn nodes() -> c_uint = hvo_nodes();
     fn try_resize(size: Size) -> bool = hvo_try_resize(size.as_ptr());

@@ -152,7 +152,7 @@ unsafe impl Ways<Run> for Fallback {
         let mut unit = 0;
         let mut at = 0;
         // SAFETY: By the safety requirements.
-        let entries = unsafe { Live::new() };
+        let entries = unsafe { Live::new(self.reason) };
 
         while at < runs.len() {
             let inside = progress[unit] == Progress::Begun;

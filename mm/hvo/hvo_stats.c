@@ -26,8 +26,6 @@ static struct {
 	atomic_long_t stopped;
 	atomic_long_t copies;
 	atomic_long_t retried;
-	atomic_long_t flushes;
-	atomic_long_t young;
 	atomic_long_t ack_ns;
 	atomic_long_t paused_ns;
 	/* Below 1, 2, 4 ... us: for how long the other CPUs did not run. */
@@ -71,14 +69,20 @@ void hvo_account(const struct hvo_event *e, bool success)
 	atomic_long_add(e->paused_ns, &stats.paused_ns);
 }
 
-/* Entries that changed without a pause: @clears of flags, of which some were set again. */
+/*
+ * A window without a pause: the flags of its entries were cleared @clears times, because
+ * CPUs set some of them again, and @entries changed, @ns after the first flag was cleared.
+ */
 void hvo_account_flags(enum hvo_reason reason, unsigned long entries, unsigned long clears,
-		       unsigned long flushes)
+		       unsigned long flushes, u64 ns)
 {
+	unsigned long young = clears - entries;
+
+	trace_hvo_window(reason, entries, young, flushes, ns);
 	count_vm_events(HVO_PTE_UPDATES, entries);
+	count_vm_events(HVO_FLUSH, flushes);
+	count_vm_events(HVO_YOUNG, young);
 	atomic_long_add(entries, &stats.entries[reason]);
-	atomic_long_add(clears - entries, &stats.young);
-	atomic_long_add(flushes, &stats.flushes);
 }
 
 /* Folios that the worker has optimised. */
@@ -106,8 +110,6 @@ static int stats_show(struct seq_file *m, void *unused)
 	seq_printf(m, "stop_machine %ld\n", atomic_long_read(&stats.stopped));
 	seq_printf(m, "copies %ld\n", atomic_long_read(&stats.copies));
 	seq_printf(m, "retried %ld\n", atomic_long_read(&stats.retried));
-	seq_printf(m, "flushes %ld\n", atomic_long_read(&stats.flushes));
-	seq_printf(m, "young %ld\n", atomic_long_read(&stats.young));
 	/* 2: and no CPU comes up that does not set it. */
 	seq_printf(m, "access_flag %d\n",
 		   cpu_has_hw_af() + cpus_have_final_cap(ARM64_HW_AF));

@@ -43,7 +43,7 @@ void hvo_flags_end(void);
 
 void hvo_account(const struct hvo_event *event, bool success);
 void hvo_account_flags(enum hvo_reason reason, unsigned long entries, unsigned long clears,
-		       unsigned long flushes);
+		       unsigned long flushes, u64 ns);
 void hvo_account_retried(unsigned long nr);
 
 /* --- hvo_walk.c --- */

@@ -9,11 +9,15 @@ use super::{
     },
     c::{
         self,
+        Reason,
         Run,
         Stale, //
     }, //
 };
-use core::mem::replace;
+use core::mem::{
+    replace,
+    take, //
+};
 use kernel::{
     bindings,
     interrupt::local_interrupt_disable,
@@ -30,22 +34,35 @@ use kernel::{
     },
     time::{
         delay::fsleep,
-        Delta, //
+        Delta,
+        Instant,
+        Monotonic, //
     }, //
 };
 
+/// What was done in a window.
+#[derive(Default)]
+struct Counts {
+    /// When the first flag was cleared.
+    begin: Option<Instant<Monotonic>>,
+    /// How often something was invalidated,
+    flushes: usize,
+    /// how many flags were cleared,
+    clears: usize,
+    /// and how many entries got their new values.
+    changed: usize,
+}
+
 /// All entries, and what was done to them.
 pub(super) struct Live {
+    /// What changes.
+    reason: Reason,
     /// The addresses of what was cleared since the last invalidation.
     cleared: Stale,
     /// For tests that look at no flag: it seems to be clear from now on.
     ignores_flags: bool,
-    /// How often there was one,
-    pub(super) flushes: usize,
-    /// how many entries were cleared,
-    pub(super) clears: usize,
-    /// and how many got their new values.
-    pub(super) changed: usize,
+    /// In this window.
+    counts: Counts,
     /// Exchanges, for tests that let some fail.
     exchanges: u32,
 }
@@ -54,13 +71,12 @@ impl Live {
     /// # Safety
     ///
     /// All runs that it is used with must be as [`Open::change`](super::batch::Open::change) says.
-    pub(super) unsafe fn new() -> Self {
+    pub(super) unsafe fn new(reason: Reason) -> Self {
         Self {
+            reason,
             cleared: Stale::NONE,
             ignores_flags: false,
-            flushes: 0,
-            clears: 0,
-            changed: 0,
+            counts: Counts::default(),
             exchanges: 0,
         }
     }
@@ -115,7 +131,8 @@ unsafe impl Entries<Run> for Live {
             self.entry(run, index).store(value, Relaxed);
         }
         self.cleared.add(Self::address(run, index), run.shift);
-        self.clears += 1;
+        self.counts.begin.get_or_insert_with(Instant::now);
+        self.counts.clears += 1;
     }
 
     fn leave(&mut self, run: &Run, index: usize, value: u64) {
@@ -130,7 +147,7 @@ unsafe impl Entries<Run> for Live {
         if cleared.is_empty() {
             return;
         }
-        self.flushes += 1;
+        self.counts.flushes += 1;
         // rule: hvo/tlbi: CPUs have the old pages in their TLBs
         if !c::skips(bindings::hvo_hook_HVO_HOOK_TLBI) {
             cleared.flush();
@@ -158,7 +175,7 @@ unsafe impl Entries<Run> for Live {
         let old = if self.ignores_flags { old | YOUNG } else { old };
         let done = self.entry(run, index).cmpxchg(old, new, Relaxed).is_ok();
 
-        self.changed += usize::from(done);
+        self.counts.changed += usize::from(done);
         done
     }
 
@@ -170,5 +187,20 @@ unsafe impl Entries<Run> for Live {
 
     fn rest(&mut self, us: u64) {
         fsleep(Delta::from_micros(us as i64));
+    }
+
+    fn end_window(&mut self) {
+        let counts = take(&mut self.counts);
+        let Some(begin) = counts.begin else {
+            return;
+        };
+
+        c::account_flags(
+            self.reason,
+            counts.changed,
+            counts.clears,
+            counts.flushes,
+            begin.elapsed().as_nanos() as u64,
+        );
     }
 }

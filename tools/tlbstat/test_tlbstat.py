@@ -43,7 +43,8 @@ TLB_RS = STOCK | {
     "proc/vmstat": STOCK["proc/vmstat"].replace("boot_pages 2048", "boot_pages 1000") +
                    "migrc_held 77\ntlb_batch_pages 3072\ntlb_batch_ranges 6\ntlb_batch_flush 5\ntlb_batch_overflow 0\n"
                    "tlb_batch_restored 512\nmigrc_deferred 3000\nmigrc_denied 2048\nmigrc_flush 4\nmigrc_drain_age 3\n"
-                   "cpu_pause 10\ncpu_pause_cancelled 9\ncpu_pause_fallback 1\nhvo_pte_updates 4096\n",
+                   "cpu_pause 10\ncpu_pause_cancelled 9\ncpu_pause_fallback 1\nhvo_pte_updates 4096\n"
+                   "hvo_flush 2\nhvo_young 5\n",
     "proc/sys/vm/tlb_batch": "1\n",
     "proc/sys/vm/hugetlb_optimize_vmemmap": "1\n",
     "sys/kernel/debug/tlb_batch/stats": "reason ranges pages\nrmap_end 2 72\nflush 4 3000\nrestore 32 512\n",
@@ -155,6 +156,7 @@ class Tlbstat(unittest.TestCase):
         for key, value in {
                 "tlbstat": 1, "uptime": 100, "boot_id": BOOT, "kernel": "7.3.4", "arch": "aarch64",
                 "tlb_batch_pages": 3072, "tlb_batch_avoided": 3066, "migrc_held": 77, "hvo_pte_updates": 4096,
+                "hvo_flush": 2, "hvo_young": 5,
                 "tlb_batch_restored": 512, "tlb_batch.restored_runs": 32, "tlb_batch.ranges.rmap_end": 2,
                 "tlb_batch.pages.flush": 3000, "migrc.denied.writable": 2000,
                 "migrc.drain.age": 3, "migrc.drain_pages.off": 1024, "migrc.hook.range": 2, "migrc.age.128": 1024,

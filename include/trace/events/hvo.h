@@ -48,6 +48,33 @@ TRACE_EVENT(hvo_pause,
 		  __entry->entries, __entry->copies, __entry->ack_ns, __entry->paused_ns)
 );
 
+/*
+ * Entries changed by their access flags, while all CPUs ran. @young is how often a flag was
+ * cleared in vain: a CPU used the entry, or the entry stays what it was.
+ */
+TRACE_EVENT(hvo_window,
+	TP_PROTO(enum hvo_reason reason, unsigned long entries, unsigned long young,
+		 unsigned long flushes, u64 ns),
+	TP_ARGS(reason, entries, young, flushes, ns),
+	TP_STRUCT__entry(
+		__field(int, reason)
+		__field(unsigned long, entries)
+		__field(unsigned long, young)
+		__field(unsigned long, flushes)
+		__field(u64, ns)
+	),
+	TP_fast_assign(
+		__entry->reason = reason;
+		__entry->entries = entries;
+		__entry->young = young;
+		__entry->flushes = flushes;
+		__entry->ns = ns;
+	),
+	TP_printk("reason=%s entries=%lu young=%lu flushes=%lu ns=%llu",
+		  show_hvo_reason(__entry->reason), __entry->entries, __entry->young,
+		  __entry->flushes, __entry->ns)
+);
+
 /* A CPU did not stop in time; or (-1) one was coming up or going down. */
 TRACE_EVENT(hvo_cancel,
 	TP_PROTO(const struct hvo_event *event),

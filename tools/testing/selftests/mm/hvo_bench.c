@@ -92,8 +92,8 @@ static void sample(struct sample *s)
 		.stopped = stat_of("stop_machine"),
 		.entries = tlb_rs_vmstat_read("hvo_pte_updates"),
 		.memmap = memmap(),
-		.flushes = stat_of("flushes"),
-		.young = stat_of("young"),
+		.flushes = tlb_rs_vmstat_read("hvo_flush"),
+		.young = tlb_rs_vmstat_read("hvo_young"),
 		.in_pauses_ns = stat_of("ack_ns") + stat_of("paused_ns"),
 	};
 	for (unsigned int i = 0; i < ARRAY_SIZE(reasons); i++)

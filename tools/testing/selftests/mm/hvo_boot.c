@@ -21,7 +21,7 @@ static long count(unsigned long kb, const char *file)
 static long long changes(void)
 {
 	return tlb_rs_vmstat_read("hvo_pte_updates") + tlb_rs_vmstat_read("cpu_pause") +
-	       tlb_rs_vmstat_read("cpu_pause_fallback") + stat_of("flushes");
+	       tlb_rs_vmstat_read("cpu_pause_fallback") + tlb_rs_vmstat_read("hvo_flush");
 }
 
 static bool is_gone(unsigned long kb, long nr)

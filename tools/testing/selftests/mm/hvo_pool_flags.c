@@ -38,6 +38,8 @@ bool test_young(void)
 {
 	static const long every[] = { 1, 2, 3, 5, 7, 8, 9, 11, 4095, 4097 };
 	long before = memmap(), left = 0, optimized, others;
+	long long young = tlb_rs_vmstat_read("hvo_young");
+	long long flushes = tlb_rs_vmstat_read("hvo_flush");
 	long long stopped = stops();
 	bool ok = true;
 
@@ -59,9 +61,12 @@ bool test_young(void)
 		}
 	}
 	set_num(HVO_DEBUG "fail_swap", 0);
+	young = tlb_rs_vmstat_read("hvo_young") - young;
+	flushes = tlb_rs_vmstat_read("hvo_flush") - flushes;
 	ksft_print_msg("%ld pages were left as they were, the others stopped %lld times\n", left,
 		       stops() - stopped);
-	return ok && left && memmap() == before;
+	ksft_print_msg("%lld invalidations, %lld entries in vain\n", flushes, young);
+	return ok && left && young > 0 && flushes > 0 && memmap() == before;
 }
 
 #define WORKER_S	60
@@ -296,7 +301,7 @@ bool test_storm(int seconds)
 	for (int i = nr_sizes - 1; i >= 0; i--)
 		resize(sizes[i], 0);
 	stopped = stops() - stopped;
-	ksft_print_msg("%ld steps of seed %u, the others stopped %lld times, %ld young entries\n",
-		       steps, seed, stopped, stat_of("young"));
+	ksft_print_msg("%ld steps of seed %u, the others stopped %lld times, %lld young entries\n",
+		       steps, seed, stopped, tlb_rs_vmstat_read("hvo_young"));
 	return ok && steps && memmap() == before && verify(0);
 }
