@@ -16,7 +16,8 @@ use super::{
         Run, //
     },
     fallback::Fallback,
-    live::Live, //
+    live::Live,
+    plan::Attempts, //
 };
 use kernel::{
     bindings,
@@ -36,16 +37,18 @@ pub(super) enum Effort {
 
 /// Changes entries by their access flags. What that leaves, and what it is not there for, changes
 /// while no other CPU runs.
-pub(super) struct Auto {
+pub(super) struct Auto<'a> {
     /// What changes.
     pub(super) reason: Reason,
     /// What a user has asked for.
     pub(super) params: Params,
     /// For what it is done.
     pub(super) effort: Effort,
+    /// See [`Fallback`].
+    pub(super) attempts: &'a mut Attempts,
 }
 
-impl Auto {
+impl Auto<'_> {
     /// Whether there is anything left to do.
     ///
     /// # Safety
@@ -78,7 +81,7 @@ impl Auto {
 }
 
 // SAFETY: What `by_flags()` leaves, `Fallback` ends.
-unsafe impl Ways<Run> for Auto {
+unsafe impl Ways<Run> for Auto<'_> {
     unsafe fn change(&mut self, runs: &[Run], last: &[bool], progress: &mut [Progress]) {
         // SAFETY: By the safety requirements.
         if !unsafe { self.by_flags(runs, last, progress) } {
@@ -88,6 +91,7 @@ unsafe impl Ways<Run> for Auto {
             reason: self.reason,
             params: self.params,
             mandatory: self.effort == Effort::Mandatory,
+            attempts: self.attempts,
         };
 
         // SAFETY: By the safety requirements.

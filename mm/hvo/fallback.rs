@@ -112,13 +112,15 @@ fn work_of(run: &Run) -> Work {
 }
 
 /// Changes entries while no other CPU runs.
-pub(super) struct Fallback {
+pub(super) struct Fallback<'a> {
     /// What changes.
     pub(super) reason: Reason,
     /// What a user has asked for.
     pub(super) params: Params,
     /// Whether the caller has no use for an error.
     pub(super) mandatory: bool,
+    /// Of the operation that this is a part of.
+    pub(super) attempts: &'a mut Attempts,
 }
 
 /// What is left of the first unit of some, and the units after it that were not begun.
@@ -139,21 +141,23 @@ fn rest_of<'r>(
 }
 
 // SAFETY: A unit has changed once all its windows were applied, and one that was begun is finished.
-unsafe impl Ways<Run> for Fallback {
-    /// Once CPUs did not stop in time, threads are stopped for the rest of the batch, in windows
-    /// that only `max_entries` limits: stopping threads takes longer than what is done then.
+unsafe impl Ways<Run> for Fallback<'_> {
+    /// Once CPUs did not stop in time, threads are stopped for the rest of the operation, in
+    /// windows that only `max_entries` limits: stopping threads takes longer than what is done
+    /// then.
     ///
     /// Another way may have been tried before.
     unsafe fn change(&mut self, runs: &[Run], last: &[bool], progress: &mut [Progress]) {
         let never_pauses = cfg!(CONFIG_PREEMPT_RT);
-        let mut stop = self.params.strategy == bindings::hvo_strategy_HVO_STOP_MACHINE;
         let streak = Streak::from_raw(STREAK.load(Relaxed));
-        let mut attempts = Attempts::default();
         let mut unit = 0;
         let mut at = 0;
         // SAFETY: By the safety requirements.
         let entries = unsafe { Live::new(self.reason) };
 
+        if self.params.strategy == bindings::hvo_strategy_HVO_STOP_MACHINE {
+            self.attempts.prefer_threads();
+        }
         while at < runs.len() {
             let inside = progress[unit] == Progress::Begun;
             let ended = matches!(progress[unit], Progress::Ended(_));
@@ -169,7 +173,7 @@ unsafe impl Ways<Run> for Fallback {
                 at += 1;
                 continue;
             }
-            stop |= never_pauses;
+            let stop = self.attempts.stops() || never_pauses;
             let window = next_window(
                 rest_of(&runs[at..], &last[at..], &progress[unit..]),
                 Cost::from_raw(COST.load(Relaxed)),
@@ -193,26 +197,21 @@ unsafe impl Ways<Run> for Fallback {
             // SAFETY: By the safety requirements.
             if let Err(miss) = unsafe { self.try_window(&runs[at..next], window.work, stop) } {
                 let retries = streak.retries(miss, self.params.retries);
+                let had_some = !self.attempts.are_used_up();
 
                 // rule: hvo/final: a unit that was begun has to be finished
-                match attempts.after(miss, retries, self.mandatory || inside) {
-                    // Not with threads a second time: the owner of the lock may wait for this.
-                    Step::Again(us) => {
-                        stop = false;
-                        fsleep(Delta::from_micros(us as i64));
-                    }
-                    Step::StopMachine => {
-                        stop = true;
-                        if miss == Miss::Cancelled {
-                            STREAK.store(streak.missed().into_raw(), Relaxed);
-                        }
-                    }
+                match self.attempts.after(miss, retries, self.mandatory || inside) {
+                    Step::Again(us) => fsleep(Delta::from_micros(us as i64)),
+                    Step::StopMachine => {}
                     Step::GiveUp => {
                         for progress in progress.iter_mut().filter(|p| **p == Progress::Waiting) {
                             *progress = Progress::Ended(Outcome::Untouched(Why::Hotplug));
                         }
-                        attempts = Attempts::default();
+                        self.attempts.end_window();
                     }
+                }
+                if had_some && self.attempts.are_used_up() {
+                    STREAK.store(streak.missed().into_raw(), Relaxed);
                 }
                 continue;
             }
@@ -223,13 +222,13 @@ unsafe impl Ways<Run> for Fallback {
             if !window.whole {
                 progress[unit] = Progress::Begun;
             }
-            attempts = Attempts::default();
+            self.attempts.end_window();
             at = next;
         }
     }
 }
 
-impl Fallback {
+impl Fallback<'_> {
     /// Tries to make the changes of one window, by stopping threads if `stop`.
     ///
     /// # Safety

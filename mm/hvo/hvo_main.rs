@@ -71,6 +71,7 @@ use layout::{
     Change,
     To, //
 };
+use plan::Attempts;
 use split::split;
 use store::Store;
 
@@ -109,6 +110,7 @@ fn commit<M: Memory<Run = Run>>(
     grace: impl FnOnce() -> Grace,
     reason: Reason,
     effort: Effort,
+    attempts: &mut Attempts,
     touch: impl Fn(&M::Owner),
 ) -> (Batch<M, Collecting>, Tally) {
     if batch.is_empty() {
@@ -119,6 +121,7 @@ fn commit<M: Memory<Run = Run>>(
         reason,
         params: c::params(),
         effort,
+        attempts,
     };
 
     batch.owners().for_each(touch);
@@ -231,6 +234,8 @@ struct Changes<'l> {
     size: Size,
     op: Op<'l>,
     effort: Effort,
+    /// To stop the other CPUs, of all batches.
+    attempts: Attempts,
     frozen: Frozen,
     /// Why blocks are left that are not split.
     unsplit: Why,
@@ -251,6 +256,7 @@ impl<'l> Changes<'l> {
             size,
             op,
             effort,
+            attempts: Attempts::default(),
             frozen: Frozen::now(),
             unsplit: Why::NoMemory,
             changed: 0,
@@ -333,12 +339,19 @@ impl<'l> Changes<'l> {
             // no struct page of their own since the folio was optimised.
             unsafe { Grace::is_not_needed() }
         };
-        let (batch, tally) = commit(self.batch, grace, self.op.reason(), self.effort, |huge| {
-            c::touch(huge.size, huge.folio);
-        });
+        let mut attempts = self.attempts;
+        let (batch, tally) = commit(
+            self.batch,
+            grace,
+            self.op.reason(),
+            self.effort,
+            &mut attempts,
+            |huge| c::touch(huge.size, huge.folio),
+        );
 
         Self {
             batch,
+            attempts,
             changed: self.changed + tally.changed,
             why: tally.why.or(self.why),
             ..self
@@ -452,12 +465,14 @@ fn optimize(
     if folios.peek().is_none() {
         return (0, None);
     }
-    let unsplit = split(size, folios.clone(), effort);
+    let mut attempts = Attempts::default();
+    let unsplit = split(size, folios.clone(), effort, &mut attempts);
     let mut changes = match Changes::new(size, Op::Optimize, effort, together) {
         Ok(changes) => changes,
         Err(why) => return (0, Some(why)),
     };
 
+    changes.attempts = attempts;
     if let Err(why) = unsplit {
         changes.unsplit = why;
     }

@@ -173,11 +173,19 @@ pub enum Step {
     GiveUp,
 }
 
-/// The attempts to open one window.
+/// The attempts to stop the other CPUs, of all windows of one operation together.
+///
+/// A CPU that was late for some windows is late for others. If each window had its attempts, the
+/// CPUs would be frozen for all of these in vain, and an operation has hundreds of windows.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Attempts {
     cancelled: u32,
+    /// Of this window.
     other: u32,
+    /// The next attempt is to stop threads,
+    stops: bool,
+    /// and the first one for each window that follows.
+    used_up: bool,
 }
 
 impl Attempts {
@@ -186,19 +194,57 @@ impl Attempts {
     const OTHER_MAX: u32 = 1_000;
     const BACKOFF_US: u64 = 100;
 
+    /// Whether the next attempt is to stop threads.
+    #[inline]
+    pub const fn stops(&self) -> bool {
+        self.stops
+    }
+
+    /// Whether no pause is the first attempt for a window any more.
+    #[inline]
+    pub const fn are_used_up(&self) -> bool {
+        self.used_up
+    }
+
+    /// It is: a user has asked for that.
+    pub fn prefer_threads(&mut self) {
+        self.stops = true;
+    }
+
+    /// A window has been open, or was given up. What CPU hotplug did to it says nothing about the
+    /// next one.
+    pub fn end_window(&mut self) {
+        self.other = 0;
+        self.stops |= self.used_up;
+    }
+
     /// What follows on `miss`.
     ///
-    /// After `retries` misses threads are stopped. Only CPU hotplug can prevent that, too: what is
-    /// optional is given up then, and what is `mandatory` after [`Self::OTHER_MAX`] misses.
+    /// After `retries` misses threads are stopped, and for the windows that follow, too. Only CPU
+    /// hotplug can prevent that: what is optional is given up then, and what is `mandatory` after
+    /// [`Self::OTHER_MAX`] misses.
     pub fn after(&mut self, miss: Miss, retries: u32, mandatory: bool) -> Step {
+        let step = self.step(miss, retries, mandatory);
+
+        match step {
+            // Not with threads a second time: the owner of the lock may wait for this.
+            Step::Again(_) => self.stops = false,
+            Step::StopMachine => self.stops = true,
+            Step::GiveUp => {}
+        }
+        step
+    }
+
+    fn step(&mut self, miss: Miss, retries: u32, mandatory: bool) -> Step {
         match miss {
             Miss::Cancelled => {
                 // rule: hvo/final: a CPU may be late each time, and the pool would save nothing
-                self.cancelled += 1;
-                if self.cancelled <= retries {
-                    Step::Again(Self::BACKOFF_US << (self.cancelled - 1).min(6))
-                } else {
+                self.cancelled = self.cancelled.saturating_add(1);
+                self.used_up |= self.cancelled > retries;
+                if self.used_up {
                     Step::StopMachine
+                } else {
+                    Step::Again(Self::BACKOFF_US << (self.cancelled - 1).min(6))
                 }
             }
             Miss::Hotplug | Miss::Locked => {
@@ -221,11 +267,11 @@ impl Attempts {
     }
 }
 
-/// How many plans in a row ended in threads, because all their pauses were missed.
+/// How many operations in a row ended in threads, because their pauses were missed.
 ///
-/// A CPU that was late for all of them is probably late again: each such plan halves the retries of
-/// the next one, and a pause that comes about gives them all back. So a machine on which pauses do
-/// not work spends one timeout on each plan, and not all of them.
+/// A CPU that was late for all of them is probably late again: each such operation halves the
+/// retries of the next one, and a pause that comes about gives them all back. So a machine on which
+/// pauses do not work spends one timeout on each operation, and not all of them.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Streak(u32);
 
@@ -238,8 +284,8 @@ impl Streak {
 
     /// What [`Self::into_raw`] gave.
     #[inline]
-    pub const fn from_raw(plans: u32) -> Self {
-        Self(plans)
+    pub const fn from_raw(operations: u32) -> Self {
+        Self(operations)
     }
 
     /// The retries after `miss`, of those that a user has asked for.
@@ -253,7 +299,7 @@ impl Streak {
         }
     }
 
-    /// After a plan that ended in threads.
+    /// After an operation that ended in threads.
     pub const fn missed(self) -> Self {
         Self(self.0.saturating_add(1))
     }

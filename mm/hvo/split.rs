@@ -26,6 +26,7 @@ use super::{
         Table, //
     },
     commit,
+    plan::Attempts,
     Effort,
     SPLIT, //
 };
@@ -128,6 +129,7 @@ pub(super) fn split(
     size: Size,
     folios: impl Iterator<Item = Folio>,
     effort: Effort,
+    attempts: &mut Attempts,
 ) -> Result<(), Why> {
     let room = if batches(&c::params()) { BLOCKS } else { 1 };
     let mut batch = Batch::<Blocks, _>::new(Room {
@@ -155,7 +157,7 @@ pub(super) fn split(
                 Err(Stop::Full) => {
                     let tally;
 
-                    (batch, tally) = commit_blocks(batch, effort);
+                    (batch, tally) = commit_blocks(batch, effort, attempts);
                     if let Some(why) = tally.why {
                         result = Err(why);
                         break;
@@ -164,7 +166,7 @@ pub(super) fn split(
             }
         }
     }
-    let (_, tally) = commit_blocks(batch, effort);
+    let (_, tally) = commit_blocks(batch, effort, attempts);
 
     drop(guard);
     live.flush();
@@ -174,9 +176,17 @@ pub(super) fn split(
 fn commit_blocks(
     batch: Batch<Blocks, Collecting>,
     effort: Effort,
+    attempts: &mut Attempts,
 ) -> (Batch<Blocks, Collecting>, Tally) {
     // SAFETY: The struct pages stay what they are.
     let grace = || unsafe { Grace::is_not_needed() };
 
-    commit(batch, grace, bindings::hvo_reason_HVO_SPLIT, effort, |_| {})
+    commit(
+        batch,
+        grace,
+        bindings::hvo_reason_HVO_SPLIT,
+        effort,
+        attempts,
+        |_| {},
+    )
 }

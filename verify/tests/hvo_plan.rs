@@ -93,6 +93,20 @@ proptest! {
         check_attempts(misses, retries, mandatory);
     }
 
+    /// Whenever CPUs are late, no more pauses are cancelled than one set of attempts has, and each
+    /// window is opened.
+    #[test]
+    fn freezes_are_bounded(late in prop::collection::vec(any::<bool>(), 1..400),
+                           windows in 1..600u32, retries in retries()) {
+        let is_late = |nth: u32| late[nth as usize % late.len()];
+        let [cancelled, paused, stopped] =
+            operation(&mut Attempts::default(), windows, retries, is_late);
+
+        prop_assert!(cancelled <= retries + 1);
+        prop_assert_eq!(paused + stopped, windows);
+        prop_assert!(stopped == 0 || cancelled == retries + 1);
+    }
+
     /// Stopped for no more than the percentage.
     #[test]
     fn rests(paused in 0..10_000_000u64, since in 0..100_000_000u64, percent in 1..=100u32) {
@@ -157,6 +171,126 @@ fn a_cpu_half_way_is_stopped_in_a_thread() {
             assert_eq!(first, Some(retries.min(500) + 1));
         }
     }
+}
+
+/// What an operation of so many windows costs: the pauses that are cancelled, those that are not,
+/// and the windows for which threads are stopped. `is_late`: of each pause in turn.
+fn operation(
+    attempts: &mut Attempts,
+    windows: u32,
+    retries: u32,
+    mut is_late: impl FnMut(u32) -> bool,
+) -> [u32; 3] {
+    let [mut cancelled, mut paused, mut stopped] = [0; 3];
+
+    for _ in 0..windows {
+        loop {
+            if attempts.stops() {
+                stopped += 1;
+                break;
+            }
+            if !is_late(cancelled + paused) {
+                paused += 1;
+                break;
+            }
+            cancelled += 1;
+            assert_ne!(attempts.after(Miss::Cancelled, retries, true), Step::GiveUp);
+        }
+        attempts.end_window();
+    }
+    [cancelled, paused, stopped]
+}
+
+/// A CPU that is late now and then freezes the others for one set of attempts, however many windows
+/// there are. Then threads are stopped.
+#[test]
+fn an_operation_has_one_set_of_attempts() {
+    let of = |retries, late: fn(u32) -> bool| {
+        let mut attempts = Attempts::default();
+        let costs = operation(&mut attempts, 600, retries, late);
+
+        assert_eq!(attempts.are_used_up(), costs[2] > 0);
+        costs
+    };
+
+    assert_eq!(of(8, |_| true), [9, 0, 600]);
+    assert_eq!(of(8, |_| false), [0, 600, 0]);
+    // For each window, once: one set for each would be 600 of these.
+    assert_eq!(of(8, |nth| nth % 2 == 0), [9, 8, 592]);
+    assert_eq!(of(8, |nth| nth % 100 == 0), [7, 600, 0]);
+    assert_eq!(of(0, |nth| nth == 300), [1, 300, 300]);
+}
+
+/// An operation of several batches is one.
+#[test]
+fn the_next_batch_has_what_is_left() {
+    let mut attempts = Attempts::default();
+
+    assert_eq!(
+        operation(&mut attempts, 4, 8, |nth| nth % 2 == 0),
+        [4, 4, 0]
+    );
+    assert_eq!(
+        operation(&mut attempts, 4, 8, |nth| nth % 2 == 0),
+        [4, 4, 0]
+    );
+    assert_eq!(
+        operation(&mut attempts, 4, 8, |nth| nth % 2 == 0),
+        [1, 0, 4]
+    );
+    assert_eq!(operation(&mut attempts, 4, 8, |_| false), [0, 0, 4]);
+}
+
+/// Who holds the lock that stopping threads needs may wait for this window. The next one begins
+/// with threads again.
+#[test]
+fn a_pause_follows_on_a_lock() {
+    let mut attempts = Attempts::default();
+
+    operation(&mut attempts, 1, 0, |_| true);
+    for _ in 0..3 {
+        assert!(attempts.stops());
+        assert_eq!(attempts.after(Miss::Locked, 0, true), Step::Again(1_000));
+        assert!(!attempts.stops());
+        // In time, this time.
+        attempts.end_window();
+    }
+    // Late again: that is no further set.
+    attempts.after(Miss::Locked, 8, true);
+    assert_eq!(attempts.after(Miss::Cancelled, 8, true), Step::StopMachine);
+    assert!(attempts.stops());
+}
+
+/// What a user prefers is no miss: where the lock is not free, pauses have all their attempts.
+#[test]
+fn threads_can_be_preferred() {
+    let mut attempts = Attempts::default();
+
+    attempts.prefer_threads();
+    assert!(attempts.stops() && !attempts.are_used_up());
+    assert_eq!(attempts.after(Miss::Locked, 8, true), Step::Again(1_000));
+    assert_eq!(operation(&mut attempts, 10, 8, |_| true), [9, 0, 10]);
+}
+
+/// CPU hotplug that goes on and on gets in the way of each window, and of none for too long.
+#[test]
+fn each_window_waits_for_hotplug() {
+    let mut attempts = Attempts::default();
+
+    for _ in 0..10 {
+        for _ in 0..999 {
+            assert_ne!(attempts.after(Miss::Locked, 8, true), Step::GiveUp);
+        }
+        attempts.end_window();
+    }
+    assert!(!attempts.are_used_up());
+    // A CPU half-way is still there for the next window, and the lock is free.
+    for _ in 0..9 {
+        attempts.after(Miss::Hotplug, 8, true);
+    }
+    assert!(attempts.stops());
+    attempts.end_window();
+    assert!(attempts.stops());
 }
 
 /// The same in plain words, for two retries.
