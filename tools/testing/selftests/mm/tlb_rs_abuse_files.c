@@ -223,6 +223,8 @@ static const struct file files[] = {
 	{ DEBUGFS "hvo/waits", READ_ONLY, 0, 0, NULL },
 	{ DEBUGFS "hvo/skip_hook", HOOKS, 0, 0, "none" },
 	{ DEBUGFS "hvo/stall_us", NUMBER, 0, U32_LIMIT, NULL },
+	{ DEBUGFS "hvo/fail_swap", NUMBER, 0, U32_LIMIT, NULL },
+	{ DEBUGFS "hvo/flagless_cpu", NUMBER, 0, U32_LIMIT, NULL },
 	{ DEBUGFS "hvo/deaf_cpu", NUMBER, 0, U32_LIMIT, NULL },
 	/* Milliseconds for which they go on: only what is refused. */
 	{ DEBUGFS "hvo/race", WRITE_ONLY, 0, 0, "" },
