@@ -286,7 +286,7 @@ bool test_storm(int seconds)
 	while (ok && tlb_rs_now_ns() < end) {
 		storm_step(tlb_rs_rnd(&state));
 		/* Surplus pages are freed by a worker. */
-		for (int i = 0; !(ok = all_is_right(before, !(steps % 16))) && i < 20; i++)
+		for (int i = 0; !(ok = all_is_right(before, !(steps % 16))) && i < 200; i++)
 			tlb_rs_sleep_us(50000);
 		steps++;
 	}
