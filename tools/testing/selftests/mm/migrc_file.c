@@ -288,7 +288,8 @@ static long run_reclaim(long rounds, const struct migrc_options *o)
 		for (i = 0; i < 20 && tlb_rs_pfn(base); i++) {
 			tlb_rs_drain_pages();
 			tlb_rs_forget_use();
-			tlb_rs_cgroup_reclaim(len, "");
+			/* What is swapped in is flushed: memory of this process must not be. */
+			tlb_rs_cgroup_reclaim(len, " swappiness=0");
 		}
 		migrc_diff(&before, &d);
 		ok &= d.val[MIGRC_DEFERRED] == 1 && !d.val[MIGRC_FLUSH] && !tlb_rs_pfn(base);
