@@ -23,7 +23,6 @@
 #include "migrc_harness.h"
 
 #define NUMA_BALANCING		"/proc/sys/kernel/numa_balancing"
-#define NUMA_SCAN(what)		DEBUGFS "sched/numa_balancing/scan_" what "_ms"
 
 #define NR_PAGES	64
 #define MOST_PAGES	(NR_PAGES - NR_PAGES / 16)
@@ -342,9 +341,7 @@ static int run_hint(const struct migrc_options *o)
 	long deferred, writable;
 	pthread_t t;
 
-	if (!tlb_rs_keep(NUMA_BALANCING) || !tlb_rs_setting(NUMA_SCAN("period_min"), "20") ||
-	    !tlb_rs_setting(NUMA_SCAN("period_max"), "20") ||
-	    !tlb_rs_setting(NUMA_SCAN("delay"), "0"))
+	if (!tlb_rs_numa_scans())
 		return migrc_skipped("no NUMA balancing, or no debugfs");
 	map_pages(NR_PAGES);
 	/* What is bound to a node is not scanned. */

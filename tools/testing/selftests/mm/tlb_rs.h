@@ -159,6 +159,8 @@ void tlb_rs_skip_none(void);
 bool tlb_rs_skip_hooks(const char *hooks);
 void tlb_rs_no_zswap(void);
 void tlb_rs_quiet(void);
+bool tlb_rs_numa_scans(void);
+bool tlb_rs_numa_scan(size_t pages);
 bool tlb_rs_thp_available(void);
 void tlb_rs_delay_none(void);
 bool tlb_rs_delay(const char *path, long us);

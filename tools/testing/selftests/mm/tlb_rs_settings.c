@@ -306,6 +306,38 @@ void tlb_rs_quiet(void)
 	tlb_rs_setting(THP_SYSFS "khugepaged/scan_sleep_millisecs", "600000");
 }
 
+#define NUMA_BALANCING		"/proc/sys/kernel/numa_balancing"
+#define NUMA_SCAN(what)		DEBUGFS "sched/numa_balancing/scan_" what "_ms"
+#define NUMA_SCAN_NS		10000000000ULL
+
+/* Prepares tlb_rs_numa_scan(), until exit; false without NUMA balancing or debugfs. */
+bool tlb_rs_numa_scans(void)
+{
+	return tlb_rs_keep(NUMA_BALANCING) && tlb_rs_setting(NUMA_SCAN("period_min"), "20") &&
+	       tlb_rs_setting(NUMA_SCAN("period_max"), "20") &&
+	       tlb_rs_setting(NUMA_SCAN("delay"), "0");
+}
+
+/*
+ * Makes @pages of this process inaccessible; the next access is a NUMA hint fault. They must not
+ * be bound to a node. Pages of the node of this CPU are left alone if there is one thread only.
+ * False if it took too long. The kernel counts pages that the process has got back meanwhile, too.
+ */
+bool tlb_rs_numa_scan(size_t pages)
+{
+	const __u64 end = tlb_rs_now_ns() + NUMA_SCAN_NS;
+	const long long before = tlb_rs_vmstat_read("numa_pte_updates");
+	long long lost;
+
+	tlb_rs_write_file(NUMA_BALANCING, "1");
+	/* Only a task that runs is scanned. */
+	do {
+		lost = tlb_rs_vmstat_read("numa_pte_updates") - before;
+	} while (lost < (long long)pages && tlb_rs_now_ns() < end);
+	tlb_rs_write_file(NUMA_BALANCING, "0");
+	return lost >= (long long)pages;
+}
+
 /* Selects "madvise" unless transparent huge pages are already available. */
 bool tlb_rs_thp_available(void)
 {
