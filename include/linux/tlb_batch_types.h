@@ -41,7 +41,9 @@ enum tlb_batch_reason {
 	EM(RUNEND, "runend") \
 	EM(ATTRS, "attrs") \
 	EM(EXCLUSIVE, "exclusive") \
-	EM(OWED, "owed")
+	EM(OWED, "owed") \
+	EM(PENDING, "pending") \
+	EM(UPGRADE, "upgrade")
 
 enum tlb_batch_hook {
 #define TLB_BATCH_EM(hook, name)	TLB_BATCH_HOOK_##hook,

@@ -302,8 +302,8 @@ Each rule has a name, hooks that obey it, and a test or a proof. Each function i
 hooks has a comment ``rule: mechanism/name: why``, so grep leads from one to the other. The
 mechanisms are described in Documentation/mm/tlb_batch.rst, Documentation/mm/migrc.rst and
 Documentation/mm/hvo.rst. The rules of restore are about large folios that are mapped again after
-their migration. Documentation/mm/tlb_maintenance_testing.rst says how the tests work and what they
-do not show.
+their migration, or accessible again after a NUMA hint fault. The tests, and what they do not show,
+are described in Documentation/mm/tlb_maintenance_testing.rst.
 
 A test is a program in ``tools/testing/selftests/mm`` and its cases. A write of the rule's name to
 ``skip_hook``, in the debugfs directory of the mechanism, removes the rule. Those of restore are in

@@ -59,6 +59,8 @@ FEW_CPUS = {"arm64": 1, "x86_64": 2}
 INSNS_LIMIT = {"move_mthp": 0.7, "move_thp8": 0.7, "move_unlike": 1.02}
 # Most TLBIs of arm64 for each page of THPs that migrate_pages() moves to and fro: one serves 512 pages.
 LOAD_LIMIT = 0.003
+# The same for pages of 4096 that NUMA hint faults make accessible, block by block. Two are a timer's.
+HINT_LIMIT = 2 / 4096
 
 
 def most_waits(record):

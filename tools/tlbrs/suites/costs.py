@@ -60,7 +60,7 @@ def restored(suite, arch):
     cpus = measure.FEW_CPUS[arch]
     job = f"tlb_batch_folio_bench --readers {cpus - 1} --idle --variant mthp --variant thp8 --variant unlike --pairs 3"
     if arch == "arm64":
-        job += " && tlb_batch_folio_bench --variant load"
+        job += " && tlb_batch_folio_bench --variant load && tlb_batch_folio_bench --variant hint --pairs 1"
     result = boot(suite, "large folios", arch, harness.IMAGE, job, meter=True, smp=cpus, nodes=1, cpuless=1)
     found = samples(result.records)
     for work, most in measure.INSNS_LIMIT.items():
@@ -72,6 +72,10 @@ def restored(suite, arch):
         count = per_unit(found.get("migrate_load", {}).get(1, []), "tlbi")
         suite.check(f"{arch} migrate_load: TLBI", count is not None and count <= measure.LOAD_LIMIT,
                     f"{count} a page, at most {measure.LOAD_LIMIT}")
+        was, now = (per_unit(found.get("hint", {}).get(switch, []), "tlbi") for switch in (0, 1))
+        if suite.check(f"{arch} hint faults: regions were measured", was is not None and now is not None):
+            suite.check(f"{arch} hint faults: TLBI", now <= measure.HINT_LIMIT < was,
+                        f"{now:.4f} a page, with the switch off {was:.4f}, at most {measure.HINT_LIMIT}")
 
 
 def demoted(suite, arch):

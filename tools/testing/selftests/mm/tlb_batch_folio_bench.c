@@ -10,6 +10,8 @@
  * unlike   256 anonymous folios of 64 KiB, in which no two neighbouring PTEs are alike. Here it
  *          is the first call: a folio that is unmapped page by page is split by the second.
  * load     32 THPs, and all else of the process, by migrate_pages(2), 24 times
+ * hint     256 anonymous folios of 64 KiB are not moved: NUMA balancing has made them inaccessible,
+ *          and one access to each brings them back
  *
  * In all others it is the third move_pages() call, of one address for each folio. Without the
  * batch the second call splits anonymous folios. Then the third is given each of their pages.
@@ -38,6 +40,7 @@ struct variant {
 	bool (*prepare)(const struct variant *v, char *base, size_t len);
 	int call;		/* that is measured; 0: by migrate_pages() */
 	bool file;
+	bool hint;
 };
 
 /* For each call: what it is told. */
@@ -138,12 +141,13 @@ static bool prepare_file(const struct variant *v, char *base, size_t len)
 }
 
 static const struct variant variants[] = {
-	{ "mthp", 64 << 10, 256, prepare_mthp, 3, false },
-	{ "thp8", SZ_2M, 8, prepare_thp, 3, false },
-	{ "thp1", SZ_2M, 1, prepare_thp, 3, false },
-	{ "file", 64 << 10, 256, prepare_file, 3, true },
-	{ "unlike", 64 << 10, 256, prepare_unlike, 1, false },
-	{ "load", SZ_2M, 32, prepare_thp, 0, false },
+	{ "mthp", 64 << 10, 256, prepare_mthp, 3, false, false },
+	{ "thp8", SZ_2M, 8, prepare_thp, 3, false, false },
+	{ "thp1", SZ_2M, 1, prepare_thp, 3, false, false },
+	{ "file", 64 << 10, 256, prepare_file, 3, true, false },
+	{ "unlike", 64 << 10, 256, prepare_unlike, 1, false, false },
+	{ "load", SZ_2M, 32, prepare_thp, 0, false, false },
+	{ "hint", 64 << 10, 256, prepare_mthp, 0, false, true },
 };
 
 /* What a call is told: one address for each folio or page, and its node. */
@@ -220,6 +224,33 @@ static bool move_process(const char *base, size_t len, struct tlb_rs_counters *c
 	return ok;
 }
 
+static void *sleeper(void *arg)
+{
+	(void)arg;
+	pause();
+	return NULL;
+}
+
+static bool touch_folios(const struct variant *v, const char *base, size_t len,
+			 struct tlb_rs_counters *c)
+{
+	/* Else pages that are near are not scanned. */
+	static pthread_t other;
+	bool ok;
+	size_t i;
+
+	if (!tlb_rs_numa_scans() || (!other && pthread_create(&other, NULL, sleeper, NULL)))
+		return false;
+	if (syscall(SYS_mbind, base, len, 0 /* MPOL_DEFAULT */, NULL, 0UL, 0U))
+		return false;
+	ok = tlb_rs_numa_scan(len / psize);
+	tlb_rs_begin(c);
+	for (i = 0; i < v->nr; i++)
+		__atomic_load_n(base + i * v->size, __ATOMIC_RELAXED);
+	tlb_rs_end(c);
+	return ok;
+}
+
 static bool check(const char *when, const char *base, size_t len, __u64 seed)
 {
 	size_t bad = tlb_rs_check(base, len, seed);
@@ -245,13 +276,19 @@ static int run_once(const struct variant *v)
 		goto out;
 	}
 	tlb_rs_drain_pages();
-	ok = v->call ? move_by_pages(v, base, len, &c) : move_process(base, len, &c);
+	if (v->hint)
+		ok = touch_folios(v, base, len, &c);
+	else if (v->call)
+		ok = move_by_pages(v, base, len, &c);
+	else
+		ok = move_process(base, len, &c);
 
 	whole = count_folios(v, base);
-	snprintf(name, sizeof(name), v->call ? "move_%s" : "migrate_%s", v->name);
+	snprintf(name, sizeof(name), v->hint ? "%s" : v->call ? "move_%s" : "migrate_%s", v->name);
 	snprintf(extra, sizeof(extra),
 		 ",\"units\":%lld,\"folios\":%zu,\"whole\":%zu,\"readers\":%d",
-		 c.vmstat[TLB_RS_VMSTAT_MIGRATED], v->nr, whole, nr_readers);
+		 v->hint ? (long long)(len / psize) : c.vmstat[TLB_RS_VMSTAT_MIGRATED], v->nr,
+		 whole, nr_readers);
 	tlb_rs_json_region(name, extra, &c);
 
 	/* With the batch, which x86 has for other CPUs only, and neighbours that are alike. */

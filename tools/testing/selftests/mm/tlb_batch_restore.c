@@ -28,6 +28,10 @@
  * poison     a page is poisoned
  * deferred   migrc has deferred the flush of the folio
  *
+ * hint       a NUMA hint fault makes a folio accessible, block by block
+ * hint_shared   every other page is shared with a child: the others alone become writable
+ * hint_pending  another thread has a flush to come: page by page
+ *
  * TLB_SKIP=HOOK removes a rule, and then each case has to fail. TLB_DIR=DIR is a directory on
  * ext4.
  */
@@ -200,6 +204,21 @@ TEST_F_TIMEOUT(tlb_batch_restore, poison, TLB_RS_TIMEOUT_S)
 TEST_F_TIMEOUT(tlb_batch_restore, deferred, TLB_RS_TIMEOUT_S)
 {
 	judge(_metadata, self->works, test_deferred());
+}
+
+TEST_F_TIMEOUT(tlb_batch_restore, hint, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, self->works, test_hint());
+}
+
+TEST_F_TIMEOUT(tlb_batch_restore, hint_shared, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, self->works, test_hint_shared());
+}
+
+TEST_F_TIMEOUT(tlb_batch_restore, hint_pending, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, self->works, test_hint_pending());
 }
 
 static const char *missing(void)

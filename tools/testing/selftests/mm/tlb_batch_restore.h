@@ -102,4 +102,9 @@ int test_undo(void);
 int test_poison(void);
 int test_deferred(void);
 
+/* tlb_batch_restore_hint.c */
+int test_hint(void);
+int test_hint_shared(void);
+int test_hint_pending(void);
+
 #endif /* _TLB_BATCH_RESTORE_H */
