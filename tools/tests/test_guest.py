@@ -244,7 +244,8 @@ class Machine(unittest.TestCase):
         for tree in trees:
             (tree / "tools/testing/selftests").mkdir(parents=True)
             (tree / "tools/testing/selftests/kselftest.h").touch()
-        for name in ("migrc_x_cases.c", "migrc.h", "tlbstat.c"):
+        (tmp / "tlbstat").mkdir()
+        for name in ("migrc_x_cases.c", "migrc.h", "tlbstat/a.c", "tlbstat/tlbstat.h"):
             (tmp / name).touch()
         (tmp / "migrc_x.c").write_text("int main(void)\n")
 
@@ -260,12 +261,12 @@ class Machine(unittest.TestCase):
                 initramfs.build_programs("arm64", ksrc)
             return made.read_text().split()
 
-        for name, value in (("SELFTESTS", tmp), ("TLBSTAT", tmp / "tlbstat.c"), ("CACHE", tmp / "cache"),
+        for name, value in (("SELFTESTS", tmp), ("TLBSTAT", tmp / "tlbstat"), ("CACHE", tmp / "cache"),
                             ("guest_dir", lambda arch: tmp / "guest"), ("kernel_tree", self.fail),
                             ("cached", lambda kver: trees[-1] if trees else None)):
             self.enterContext(unittest.mock.patch.object(initramfs, name, value))
         self.enterContext(unittest.mock.patch.dict(os.environ, PATH=f"{tmp}:{os.environ['PATH']}"))
-        every, none = ["migrc_x.c", "tlbstat.c"], []
+        every, none = ["migrc_x.c", "a.c"], []
         compiler(1)
         self.assertEqual([programs(tree) for tree in (None, None, trees[0], trees[0], trees[1])],
                          [every, none, every, none, every])
@@ -280,7 +281,7 @@ class Machine(unittest.TestCase):
         compiler(2)
         self.assertEqual([programs(), programs()], [every, none])
         # One program of the new compiler is there: none of the old one's has stayed.
-        compiler(1, fails="tlbstat")
+        compiler(1, fails="a.c")
         with self.assertRaisesRegex(guest.GuestError, "tlbstat does not compile"):
             programs()
         compiler(2)

@@ -23,7 +23,7 @@ from tlbrs.kernel.toolchain import CROSS
 
 HERE = Path(__file__).resolve().parent
 SELFTESTS = ROOT / "tools/testing/selftests/mm"
-TLBSTAT = ROOT / "tools/tlbstat/tlbstat.c"
+TLBSTAT = ROOT / "tools/tlbstat"
 ARCHES = {
     # arch: (Debian's name, triple and packages of the cross compiler)
     "arm64": ("arm64", *CROSS["x86_64"]),
@@ -225,14 +225,14 @@ def kernel_tree():
 def build_programs(arch, ksrc=None):
     """Cross-compile the guest programs that changed, or all, with another compiler or kernel tree than before."""
     gcc, package = compiler(arch)
-    sources = {**programs.sources(SELFTESTS), TLBSTAT.stem: [TLBSTAT]}
+    sources = {**programs.sources(SELFTESTS), TLBSTAT.name: sorted(TLBSTAT.glob("*.c"))}
     out = guest_dir(arch) / "bin"
     out.mkdir(parents=True, exist_ok=True)
     # A program whose source is gone must not stay in the guest.
     for old in out.iterdir():
         if old.name not in sources:
             old.unlink()
-    common = max(path.stat().st_mtime_ns for path in [*SELFTESTS.glob("*.h"), Path(__file__), Path(programs.__file__)])
+    common = max(path.stat().st_mtime_ns for path in [*SELFTESTS.glob("*.h"), *TLBSTAT.glob("*.h"), Path(__file__), Path(programs.__file__)])
     stamp = out.parent / "programs.stamp"
     before = stamp.read_text().splitlines() if stamp.exists() else []
     # Who has named a tree does not name it again with each boot.

@@ -209,7 +209,7 @@ def identity(kernel):
     tools += list(Path(kernel_tool.__file__).parent.glob("*.py"))
     files = [*overlay.overlay_files().items(), *overlay.patch_files(),
              *((f.name, f) for f in kernel_tool.fragments(kernel.arch, kernel.variant)),
-             *((f.name, f) for f in (*tools, initramfs.HERE / "init", initramfs.TLBSTAT))]
+             *((f.name, f) for f in (*tools, initramfs.HERE / "init", *sorted(initramfs.TLBSTAT.glob("*.[ch]"))))]
     base = source.cached(kernel.kver)
     parts = (repr(kernel), base.name if base else "", JOB, repr(KUNIT), repr(toolchain.kernel_tools()),
              *map(inspect.getsource, (build, boot, run, absent, skipped)))

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* tlbstat: what its files share */
+#ifndef TLBSTAT_H
+#define TLBSTAT_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <ctype.h>
+#include <dirent.h>
+#include <err.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+
+#define ARRAY_SIZE(a)		((int)(sizeof(a) / sizeof((a)[0])))
+#define KEYS			256
+#define STRUCT_PAGE		64	/* bytes, on arm64 and x86_64 */
+#define MIB			(1024.0 * 1024.0)
+#define FAILURE			1
+#define USAGE			2
+
+struct entry {
+	char key[48];
+	long long val;
+};
+
+struct sample {
+	struct entry e[KEYS];
+	int nr;
+	double time;		/* since 1970 */
+	double uptime;
+	char boot_id[40], kernel[64], arch[16];
+};
+
+/* sample.c: samples, and where their counters come from */
+
+/* What --root names. */
+extern const char *root;
+/* Unsigned, as what is computed from counters that may be anything: it may wrap. */
+extern unsigned long long page_size;
+
+const struct entry *find(const struct sample *s, const char *key, int hint);
+bool has(const struct sample *s, const char *key);
+long long get(const struct sample *s, const char *key);
+void set_text(char *to, size_t size, const char *from);
+bool add(struct sample *s, long long val, const char *fmt, ...);
+bool starts(const char *text, const char *prefix);
+bool starts_any(const char *text, const char * const *prefixes);
+bool same_boot(const struct sample *a, const struct sample *b);
+void accumulate(struct sample *sum, const struct sample *was, const struct sample *now);
+const char *path(const char *fmt, ...);
+char *next(FILE *f);
+char *first_line(const char *name);
+bool number(const char *word, long long *val);
+void trace_begin(void);
+bool drain_trace(void);
+double seconds_of(clockid_t id);
+void take(struct sample *s);
+
+/* view.c: columns, JSON and text */
+
+enum kind { RATE, GAUGE, MIBS, WORST, WHY };
+
+/* Of the table, of rate.GROUP.NAME in JSON, of report and its plots. */
+struct column {
+	const char *group, *name, *key;
+	enum kind kind;
+	const char *help;
+};
+
+struct counter {
+	const char *key, *help;
+};
+
+struct family {
+	const char *prefix, *head;
+};
+
+#define NCOLS			21
+#define NCOUNTERS		22
+#define NFAMILIES		11
+
+extern const struct column columns[NCOLS];
+extern const struct counter counters[NCOUNTERS];
+extern const struct family families[NFAMILIES];
+extern bool shown[NCOLS];
+
+double column(int c, const struct sample *was, const struct sample *now, double seconds);
+void write_json(FILE *out, const struct sample *was, const struct sample *s);
+bool next_sample(FILE *f, const char *name, int *nr, struct sample *s);
+FILE *open_recording(const char *name);
+const char *brief(double v);
+void choose_columns(const struct sample *s);
+void print_heading(void);
+void print_row(const struct sample *was, const struct sample *now);
+void print_block(const struct sample *sum, double seconds, const char *what);
+
+/* report.c: what was recorded, as text and plots */
+
+void failed_output(const char *name);
+int report(const char *name, const char *svg);
+
+#endif
