@@ -75,7 +75,7 @@ bool starts_any(const char *text, const char * const *prefixes)
 }
 
 /* What is now, not what has happened until now. */
-static bool is_gauge(const char *key)
+bool is_gauge(const char *key)
 {
 	static const char * const prefixes[] = {
 		"migrc_held", "nr_memmap", "vmemmap_", "hugetlb.", "sysctl.", "stats.",
@@ -262,33 +262,44 @@ static void read_stats(struct sample *s)
 
 /*
  * HugeTLB pools, and what their struct pages would give back: all but the first page of
- * them. What was given back is what all memory blocks need, less what is there, but blocks
- * may have holes, for which nothing is there either: no more than the pools can have given.
+ * them. Returns whether there are pools of any size, empty ones, too.
  */
-static void read_vmemmap(struct sample *s)
+bool read_pools(struct sample *s, unsigned long long *spare)
 {
-	unsigned long long structs, spare = 0, blocks = 0, size;
-	long long pages, kb;
 	DIR *dir = opendir(path("/sys/kernel/mm/hugepages"));
-	bool pools = dir;
+	unsigned long long structs;
+	long long pages, kb;
 	struct dirent *d;
-	long long saved;
-	char *line;
 
+	*spare = 0;
 	while (dir && (d = readdir(dir))) {
-		if (sscanf(d->d_name, "hugepages-%lldkB", &kb) != 1 || kb <= 0 || kb > 1 << 30)
-			continue;
-		line = first_line(path("/sys/kernel/mm/hugepages/%s/nr_hugepages", d->d_name));
-		if (!number(line, &pages) || pages < 0 || pages > 1LL << 32)
+		if (sscanf(d->d_name, "hugepages-%lldkB", &kb) != 1 || kb <= 0 || kb > 1 << 30 ||
+		    !number(first_line(path("/sys/kernel/mm/hugepages/%s/nr_hugepages", d->d_name)),
+			    &pages) || pages < 0 || pages > 1LL << 32)
 			continue;
 		add(s, pages, "hugetlb.%lldkB", kb);
 		structs = 1024ULL * kb / page_size * STRUCT_PAGE;
 		if (structs > page_size)
-			spare += pages * (structs - page_size);
+			*spare += pages * (structs - page_size);
 	}
 	if (dir)
 		closedir(dir);
-	if (pools && get(s, "sysctl.hugetlb_optimize_vmemmap") != 1)
+	return dir;
+}
+
+/*
+ * What was given back is what all memory blocks need, less what is there, but blocks may have
+ * holes, for which nothing is there either: no more than the pools can have given.
+ */
+static void read_vmemmap(struct sample *s)
+{
+	unsigned long long spare, blocks = 0, size;
+	struct dirent *d;
+	long long saved;
+	char *line;
+	DIR *dir;
+
+	if (read_pools(s, &spare) && get(s, "sysctl.hugetlb_optimize_vmemmap") != 1)
 		add(s, spare, "estimate.vmemmap_bytes");
 
 	dir = opendir(path("/sys/devices/system/memory"));

@@ -19,43 +19,6 @@ static struct {
 	char **command;
 } o = { .interval = 1 };
 
-static sigset_t signals;
-
-/* Wait until @deadline, of CLOCK_MONOTONIC; returns a signal that came before, or 0. */
-static int wait_until(double deadline, siginfo_t *info)
-{
-	double left, nap;
-	bool tracing;
-	int sig;
-
-	do {
-		/* What does not fit into the kernel's buffers is lost. */
-		tracing = drain_trace();
-		left = fmax(0, deadline - seconds_of(CLOCK_MONOTONIC));
-		nap = tracing ? fmin(left, 0.1) : left;
-		sig = sigtimedwait(&signals, info, &(struct timespec) {
-			.tv_sec = nap,
-			.tv_nsec = (nap - floor(nap)) * 1e9,
-		});
-	} while (sig < 0 && (errno == EINTR || nap < left));
-	return sig < 0 ? 0 : sig;
-}
-
-static pid_t start(char **command)
-{
-	pid_t pid = fork();
-
-	if (pid < 0)
-		err(FAILURE, "fork");
-	if (pid)
-		return pid;
-	sigprocmask(SIG_UNBLOCK, &signals, NULL);
-	signal(SIGPIPE, SIG_DFL);
-	execvp(*command, command);
-	warn("%s", *command);
-	_exit(127);
-}
-
 static void put(FILE *out, const struct sample *was, const struct sample *now, long i)
 {
 	static struct sample sum;
@@ -73,26 +36,6 @@ static void put(FILE *out, const struct sample *was, const struct sample *now, l
 	}
 	if (fflush(out) || ferror(out))
 		failed_output(o.out);
-}
-
-/*
- * Whether a command has a signal from the terminal, too: the kernel sends it to all of the
- * group in the foreground, but a hangup only to the leader of the session.
- */
-static bool had(int sig, const siginfo_t *info, pid_t pid)
-{
-	return info->si_code == SI_KERNEL && getpgid(pid) == getpgrp() &&
-	       !(sig == SIGHUP && getsid(0) == getpid());
-}
-
-/* Whether that signal ends it. A command decides itself what to make of one. */
-static bool ends(int sig, const siginfo_t *info, pid_t pid, int *status)
-{
-	if (sig == SIGCHLD)
-		return pid && waitpid(pid, status, WNOHANG) == pid;
-	if (sig > 0 && pid && !had(sig, info, pid))
-		kill(pid, sig);
-	return sig && !pid;
 }
 
 static int watch(FILE *out)
@@ -174,6 +117,7 @@ static const char usage[] =
 "usage: tlbstat [OPTION]... [INTERVAL [COUNT]]\n"
 "       tlbstat record [-t] [-o FILE] [INTERVAL [COUNT]] [-- COMMAND...]\n"
 "       tlbstat report [--svg OUT.svg] [FILE]\n"
+"       tlbstat doctor [--json]\n"
 "\n"
 "TLB flushes that were issued, avoided and deferred, pauses of all CPUs, and what struct pages\n"
 "take: a row every INTERVAL seconds (1), COUNT times or until it is interrupted.\n"
@@ -187,6 +131,7 @@ static const char usage[] =
 "  -o, --output FILE  of record (tlbstat.jsonl; -: standard output)\n"
 "      --svg FILE     of report: plots (-: instead of the text)\n"
 "\n"
+"doctor says what this machine is, what may be measured on it, and what can matter; without root.\n"
 "record writes samples until COUNT, a signal, or the end of COMMAND, whose status it returns. A FILE\n"
 "that is there is kept as FILE.old. report reads FILE (tlbstat.jsonl; -: standard input). Status 1:\n"
 "failed; 2: usage.\n"
@@ -219,17 +164,6 @@ static const char notes[] =
 "since the boot by the names above, or those of /proc/vmstat and debugfs (null: missing),\n"
 "sysctl.NAME, hugetlb.SIZE (pages in a pool), stats.DIR (1: debugfs was read); interval and\n"
 "rate.GROUP.COLUMN since the sample before, and\n";
-
-static double positive(const char *text, double least, const char *what)
-{
-	const double most = 1e6;
-	char *end;
-	double v = strtod(text, &end);
-
-	if (!isdigit((unsigned char)*text) || *end || !(v >= least && v <= most))
-		errx(USAGE, "%s is no %s (%.7g to %.7g)", text, what, least, most);
-	return v;
-}
 
 static void help(void)
 {
@@ -265,6 +199,14 @@ static FILE *new_recording(const char *name)
 	return f;
 }
 
+/* Each has options of its own. */
+static const struct {
+	const char *name;
+	int (*run)(int argc, char **argv);
+} commands[] = {
+	{ "doctor", doctor },
+};
+
 static int run(int argc, char **argv)
 {
 	static const struct option names[] = {
@@ -279,25 +221,19 @@ static int run(int argc, char **argv)
 		{ "help", no_argument, NULL, 'h' },
 		{ }
 	};
-	static const int ending[] = { SIGINT, SIGTERM, SIGHUP };
-	struct sigaction old;
 	bool recording = argc > 1 && !strcmp(argv[1], "record");
 	bool reporting = argc > 1 && !strcmp(argv[1], "report"), looking;
 	FILE *out = stdout;
 	int i, c;
 
 	page_size = sysconf(_SC_PAGESIZE);
+	for (i = 0; i < ARRAY_SIZE(commands) && argc > 1; i++)
+		if (!strcmp(argv[1], commands[i].name))
+			return commands[i].run(argc - 1, argv + 1);
 	argc -= recording || reporting;
 	argv += recording || reporting;
-	/* getopt_long() would not say where the command begins. */
-	for (i = 1; i < argc && recording; i++) {
-		if (strcmp(argv[i], "--"))
-			continue;
-		if (i + 1 == argc)
-			errx(USAGE, "no command behind --");
-		o.command = argv + i + 1;
-		argc = i;
-	}
+	if (recording)
+		o.command = split_command(&argc, argv);
 	while ((c = getopt_long(argc, argv, "1s:djto:r:h", names, NULL)) != -1) {
 		o.once |= c == '1';
 		o.json |= c == 'j';
@@ -316,8 +252,7 @@ static int run(int argc, char **argv)
 	}
 	argc -= optind;
 	argv += optind;
-	if (strlen(root) > 200)
-		errx(USAGE, "the name of that directory is too long");
+	check_root();
 	looking = o.once || o.since;
 	if (reporting ? looking || o.detail || o.json || o.trace || o.out || *root || argc > 1 :
 	    o.svg || argc > 2 || (recording ? looking || o.detail : !!o.out) ||
@@ -332,15 +267,7 @@ static int run(int argc, char **argv)
 	if (looking)
 		return look_once();
 
-	/* Whoever ignores one, as nohup does, means it. */
-	sigemptyset(&signals);
-	for (i = 0; i < ARRAY_SIZE(ending); i++)
-		if (!sigaction(ending[i], NULL, &old) && old.sa_handler != SIG_IGN)
-			sigaddset(&signals, ending[i]);
-	sigaddset(&signals, SIGCHLD);
-	sigprocmask(SIG_BLOCK, &signals, NULL);
-	signal(SIGCHLD, SIG_DFL);
-	signal(SIGPIPE, SIG_IGN);
+	block_signals();
 	if (recording) {
 		o.json = true;
 		o.out = o.out ?: "tlbstat.jsonl";

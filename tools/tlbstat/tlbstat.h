@@ -59,12 +59,14 @@ void set_text(char *to, size_t size, const char *from);
 bool add(struct sample *s, long long val, const char *fmt, ...);
 bool starts(const char *text, const char *prefix);
 bool starts_any(const char *text, const char * const *prefixes);
+bool is_gauge(const char *key);
 bool same_boot(const struct sample *a, const struct sample *b);
 void accumulate(struct sample *sum, const struct sample *was, const struct sample *now);
 const char *path(const char *fmt, ...);
 char *next(FILE *f);
 char *first_line(const char *name);
 bool number(const char *word, long long *val);
+bool read_pools(struct sample *s, unsigned long long *spare);
 void trace_begin(void);
 bool drain_trace(void);
 double seconds_of(clockid_t id);
@@ -112,5 +114,21 @@ void print_block(const struct sample *sum, double seconds, const char *what);
 
 void failed_output(const char *name);
 int report(const char *name, const char *svg);
+
+/* run.c: signals, commands that it runs, and arguments */
+
+extern sigset_t signals;
+
+int wait_until(double deadline, siginfo_t *info);
+pid_t start(char **command);
+bool ends(int sig, const siginfo_t *info, pid_t pid, int *status);
+void block_signals(void);
+double positive(const char *text, double least, const char *what);
+char **split_command(int *argc, char **argv);
+void check_root(void);
+
+/* doctor.c: what can matter on this machine */
+
+int doctor(int argc, char **argv);
 
 #endif

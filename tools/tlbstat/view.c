@@ -236,9 +236,9 @@ FILE *open_recording(const char *name)
 /* At most six letters. */
 const char *brief(double v)
 {
-	static char text[4][32];
+	static char text[8][32];
 	static int turn;
-	char *to = text[turn++ % 4];
+	char *to = text[turn++ % 8];
 	const char *unit = "kMGTPE";
 
 	if (isnan(v))
