@@ -118,6 +118,7 @@ static const char usage[] =
 "       tlbstat record [-t] [-o FILE] [INTERVAL [COUNT]] [-- COMMAND...]\n"
 "       tlbstat report [--svg OUT.svg] [FILE]\n"
 "       tlbstat doctor [--json]\n"
+"       tlbstat ab [-S SWITCH] [-n PAIRS] [-w SECONDS] [-m CMD] [--json] [-- COMMAND...]\n"
 "\n"
 "TLB flushes that were issued, avoided and deferred, pauses of all CPUs, and what struct pages\n"
 "take: a row every INTERVAL seconds (1), COUNT times or until it is interrupted.\n"
@@ -132,6 +133,10 @@ static const char usage[] =
 "      --svg FILE     of report: plots (-: instead of the text)\n"
 "\n"
 "doctor says what this machine is, what may be measured on it, and what can matter; without root.\n"
+"ab changes a switch of tlb-rs in PAIRS (15) of slices of SECONDS (2), and prints the difference:\n"
+"  -S, --switch NAME  tlb_batch (default), migrc or hvo\n"
+"  -n, --pairs PAIRS  -w, --seconds SECONDS\n"
+"  -m, --metric CMD   the shell runs it in each slice, and it prints a number\n"
 "record writes samples until COUNT, a signal, or the end of COMMAND, whose status it returns. A FILE\n"
 "that is there is kept as FILE.old. report reads FILE (tlbstat.jsonl; -: standard input). Status 1:\n"
 "failed; 2: usage.\n"
@@ -204,6 +209,7 @@ static const struct {
 	const char *name;
 	int (*run)(int argc, char **argv);
 } commands[] = {
+	{ "ab", ab },
 	{ "doctor", doctor },
 };
 

@@ -131,4 +131,8 @@ void check_root(void);
 
 int doctor(int argc, char **argv);
 
+/* ab.c: the difference that a switch makes */
+
+int ab(int argc, char **argv);
+
 #endif
