@@ -15,7 +15,10 @@ BOOT = "3b40599b-2a73-49aa-a8ee-0c4b35442be9"
 
 STOCK = {
     "proc/vmstat": "nr_free_pages 488721\nnr_memmap_pages 0\nnr_memmap_boot_pages 2048\npgmigrate_success 7000\n"
-                   "numa_pages_migrated 900\nthp_migration_success 3\nthp_split_page 2\n",
+                   "numa_pages_migrated 900\nthp_migration_success 3\nthp_split_page 2\n"
+                   "compact_stall 40\nthp_fault_fallback 30\n",
+    "proc/pressure/memory": "some avg10=0.00 avg60=0.00 avg300=0.00 total=1500999\n"
+                            "full avg10=0.00 avg60=0.00 avg300=0.00 total=2100\n",
     "proc/interrupts": "            CPU0       CPU1\n  11:       1119       1027  GICv3  27 Level     arch_timer\n"
                        "IPI0:         10         18  Rescheduling interrupts\n Err:          0\n",
     "proc/uptime": "100.00 180.00\n",

@@ -199,10 +199,11 @@ static void ask_pools(void)
 {
 	static struct sample s;
 	char text[300] = "";
+	long long left;
 	size_t n = 0;
 	int i;
 
-	f.pools = read_pools(&s, &f.spare);
+	f.pools = read_pools(&s, &f.spare, &left);
 	for (i = 0; i < s.nr && n < sizeof(text); i++)
 		n += snprintf(text + n, sizeof(text) - n, "%s%lld of %s", n ? ", " : "",
 			      s.e[i].val, s.e[i].key + strlen("hugetlb."));

@@ -173,7 +173,8 @@ static void read_vmstat(struct sample *s)
 {
 	static const char * const prefixes[] = {
 		"tlb_batch_", "migrc_", "cpu_pause", "hvo_", "nr_tlb_", "nr_memmap", "pgmigrate_",
-		"thp_migration_", "thp_split_", "numa_pages_migrated", "pgdemote_", NULL
+		"thp_migration_", "thp_split_", "numa_pages_migrated", "pgdemote_",
+		"compact_stall", "compact_migrate_scanned", "thp_fault_", NULL
 	};
 	FILE *f = fopen(path("/proc/vmstat"), "re");
 	char *line, *key;
@@ -197,6 +198,24 @@ static void read_vmstat(struct sample *s)
 		while (number(strtok(NULL, " "), &v))
 			sum += v;
 		add(s, sum, "tlb_interrupts");
+	}
+}
+
+/* The time for which some task waited for memory, or all did: its last word is total=US. */
+static void read_pressure(struct sample *s)
+{
+	FILE *f = fopen(path("/proc/pressure/memory"), "re");
+	char *line, *at;
+	long long v;
+
+	while ((line = next(f))) {
+		at = strstr(line, " total=");
+		if (!at || !number(at + strlen(" total="), &v) || v < 0)
+			continue;
+		if (starts(line, "some "))
+			add(s, v / 1000, "psi_some_ms");
+		else if (starts(line, "full "))
+			add(s, v / 1000, "psi_full_ms");
 	}
 }
 
@@ -262,16 +281,18 @@ static void read_stats(struct sample *s)
 
 /*
  * HugeTLB pools, and what their struct pages would give back: all but the first page of
- * them. Returns whether there are pools of any size, empty ones, too.
+ * them; and those that have not done so, as hvo counts them (-1: this kernel does not). Returns
+ * whether there are pools of any size, empty ones, too.
  */
-bool read_pools(struct sample *s, unsigned long long *spare)
+bool read_pools(struct sample *s, unsigned long long *spare, long long *left)
 {
 	DIR *dir = opendir(path("/sys/kernel/mm/hugepages"));
+	long long pages, others, kb;
 	unsigned long long structs;
-	long long pages, kb;
 	struct dirent *d;
+	const char *file;
 
-	*spare = 0;
+	*spare = *left = 0;
 	while (dir && (d = readdir(dir))) {
 		if (sscanf(d->d_name, "hugepages-%lldkB", &kb) != 1 || kb <= 0 || kb > 1 << 30 ||
 		    !number(first_line(path("/sys/kernel/mm/hugepages/%s/nr_hugepages", d->d_name)),
@@ -279,8 +300,14 @@ bool read_pools(struct sample *s, unsigned long long *spare)
 			continue;
 		add(s, pages, "hugetlb.%lldkB", kb);
 		structs = 1024ULL * kb / page_size * STRUCT_PAGE;
-		if (structs > page_size)
-			*spare += pages * (structs - page_size);
+		if (structs <= page_size)
+			continue;
+		*spare += pages * (structs - page_size);
+		file = path("/sys/kernel/mm/hugepages/%s/unoptimized_hugepages", d->d_name);
+		if (*left < 0 || !number(first_line(file), &others) || others < 0 || others > pages)
+			*left = -1;
+		else
+			*left += others * (structs - page_size);
 	}
 	if (dir)
 		closedir(dir);
@@ -293,14 +320,17 @@ bool read_pools(struct sample *s, unsigned long long *spare)
  */
 static void read_vmemmap(struct sample *s)
 {
+	bool pools, on = get(s, "sysctl.hugetlb_optimize_vmemmap") == 1;
 	unsigned long long spare, blocks = 0, size;
+	long long saved, left;
 	struct dirent *d;
-	long long saved;
 	char *line;
 	DIR *dir;
 
-	if (read_pools(s, &spare) && get(s, "sysctl.hugetlb_optimize_vmemmap") != 1)
-		add(s, spare, "estimate.vmemmap_bytes");
+	pools = read_pools(s, &spare, &left);
+	/* What remains is counted, or all, or the difference to what was given back. */
+	if (pools && (left >= 0 || !on))
+		add(s, left >= 0 ? left : (long long)spare, "estimate.vmemmap_bytes");
 
 	dir = opendir(path("/sys/devices/system/memory"));
 	while (dir && (d = readdir(dir)))
@@ -313,7 +343,10 @@ static void read_vmemmap(struct sample *s)
 		return;
 	saved = blocks * (size / page_size * STRUCT_PAGE) - page_size * get(s, "nr_memmap_pages") -
 		page_size * get(s, "nr_memmap_boot_pages");
-	add(s, saved < (long long)spare ? saved : (long long)spare, "vmemmap_saved_bytes");
+	saved = saved < (long long)spare ? saved : (long long)spare;
+	add(s, saved, "vmemmap_saved_bytes");
+	if (pools && left < 0 && on)
+		add(s, spare - (saved > 0 ? saved : 0), "estimate.vmemmap_bytes");
 }
 
 /*
@@ -499,6 +532,7 @@ void take(struct sample *s)
 	for (i = 0; i < ARRAY_SIZE(sysctls); i++)
 		if (number(first_line(path("/proc/sys/vm/%s", sysctls[i])), &v))
 			add(s, v, "sysctl.%s", sysctls[i]);
+	read_pressure(s);
 	read_stats(s);
 	read_vmemmap(s);
 	read_trace(s);

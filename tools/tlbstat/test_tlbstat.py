@@ -21,6 +21,11 @@ MIGRATED = ("            bash-99      [001] .....    10.000001: mm_migrate_pages
             "nr_thp_succeeded=0 nr_thp_failed=0 nr_thp_split=0 nr_split=0 mode=MIGRATE_SYNC reason={}")
 
 
+# HugeTLB pages of each size (KiB), and what one could give back.
+POOLS = {2048: 100, 1 << 20: 2, 64: 5}
+GIVE = {kb: max(0, kb * 1024 // PAGE * 64 - PAGE) for kb in POOLS}
+
+
 class Tlbstat(Case):
     def sample(self, *words, **more):
         return json.loads(self.run_it("--json", *(words or ("--once",)), **more).stdout.splitlines()[-1])
@@ -60,9 +65,11 @@ class Tlbstat(Case):
                 "hvo.entries.optimize": 4088, "hvo.cancelled": 9, "hvo.max_ns": 30500, "hvo.below_us.32": 3,
                 "sysctl.tlb_batch": 1,
                 "hugetlb.2048kB": 100, "stats.migrc": 1, "vmemmap_saved_bytes": 1048 * PAGE,
+                "compact_stall": 40, "thp_fault_fallback": 30, "psi_some_ms": 1500, "psi_full_ms": 2,
+                # What remains, of all that the pools could give.
+                "estimate.vmemmap_bytes": sum(n * GIVE[kb] for kb, n in POOLS.items()) - 1048 * PAGE,
                 # What this kernel lacks, and what it needs no estimate of.
-                "migrc_readmostly_miss": None, "nr_tlb_remote_flush": None, "estimate.flushes": None,
-                "estimate.vmemmap_bytes": None}.items():
+                "migrc_readmostly_miss": None, "nr_tlb_remote_flush": None, "estimate.flushes": None}.items():
             self.assertIn(key, s)
             self.assertEqual(s[key], value, key)
         self.assertNotIn("nr_free_pages", s)
@@ -73,15 +80,43 @@ class Tlbstat(Case):
         s = self.sample(root=write(self.root, STOCK))
         self.assertEqual(s["estimate.flushes"], 7000 - 511 * 3 + 512 * 2)
         self.assertIsNone(s["estimate.deferrable"])     # which migrations those were is not known without --trace
-        give = [max(0, kb * 1024 // PAGE * 64 - PAGE) for kb in (2048, 1 << 20, 64)]
         if PAGE == 4096:
-            self.assertEqual(give, [7 * PAGE, 4095 * PAGE, 0])
-        self.assertEqual(s["estimate.vmemmap_bytes"], 100 * give[0] + 2 * give[1] + 5 * give[2])
+            self.assertEqual(GIVE, {2048: 7 * PAGE, 1 << 20: 4095 * PAGE, 64: 0})
+        self.assertEqual(s["estimate.vmemmap_bytes"], sum(n * GIVE[kb] for kb, n in POOLS.items()))
         self.assertEqual(s["vmemmap_saved_bytes"], 0)
         self.assertIsNone(s["tlb_batch_pages"])
         heads = self.run_it("0.01", "1", root=self.root).stdout.splitlines()
         self.assertIn("estimate", heads[0])
         self.assertNotIn("flushes", heads[0])
+
+    def test_what_could_be_given_back_yet(self):
+        """As hvo counts it; else all, less what was given back while the switch is on, never less than nothing."""
+        pool, on = "sys/kernel/mm/hugepages/hugepages-{}kB/unoptimized_hugepages".format, "proc/sys/vm/hugetlb_optimize_vmemmap"
+        every = sum(n * GIVE[kb] for kb, n in POOLS.items())
+        counted = {pool(2048): "93\n", pool(1 << 20): "1\n"}
+        for files, could in ((counted | {on: "1\n"}, 93 * GIVE[2048] + GIVE[1 << 20]),
+                             (counted | {on: "0\n"}, 93 * GIVE[2048] + GIVE[1 << 20]),
+                             ({pool(2048): "93\n", on: "0\n"}, every), ({pool(2048): "93\n", on: "1\n"}, every - 1048 * PAGE),
+                             (counted | {pool(2048): "101\n", on: "0\n"}, every),
+                             ({on: "0\n"}, every), ({on: "1\n"}, every - 1048 * PAGE),
+                             # More struct pages than the memory blocks need.
+                             ({on: "1\n", "proc/vmstat": TLB_RS["proc/vmstat"].replace("boot_pages 1000", "boot_pages 4000")},
+                              every)):
+            self.assertEqual(self.sample(root=write(self.root, TLB_RS | files))["estimate.vmemmap_bytes"], could, files)
+
+    def test_stalls(self):
+        """Of compaction, of huge pages and for memory; without PSI there is no such number."""
+        later = LATER | {"proc/pressure/memory": "some avg10=0 total=1620000\nfull total=9000\n"}
+        later["proc/vmstat"] = LATER["proc/vmstat"].replace("compact_stall 40", "compact_stall 240")
+        later["proc/vmstat"] = later["proc/vmstat"].replace("thp_fault_fallback 30", "thp_fault_fallback 60")
+        path = self.recording(self.sample())
+        rates = self.sample("--since", path, root=write(self.root, later))
+        self.assertEqual([rates[f"rate.stalls.{name}"] for name in ("comp", "nothp", "psi_ms")], [20, 3, 12])
+        for text in ("", "some\n", "some avg10=1 total=\n", "some avg10=1 total=-1\n", "some total=x\n"):
+            s = self.sample(root=write(self.root, TLB_RS | {"proc/pressure/memory": text}))
+            self.assertEqual((s["psi_some_ms"], s["psi_full_ms"]), (None, None), text)
+        (self.root / "proc/pressure/memory").unlink()
+        self.assertIsNone(self.sample()["psi_some_ms"])
 
     def test_no_more_is_saved_than_pools_can_give(self):
         """Half of the memory blocks is a hole, as in those of 2 GiB on x86_64."""
@@ -241,7 +276,8 @@ class Tlbstat(Case):
         self.assertEqual(dict(zip(heads.split(), row.split())),
                          {"moved": "0", "splits": "0", "pages": "512", "issued": "1", "avoid": "511", "waits": "0",
                           "defer": "0", "deny": "10", "why": "reason", "flush": "-", "held": "77", "age_ms": "64",
-                          "pause": "0", "cancel": "0", "stopm": "0", "max_us": "-", "could": "-",
+                          "pause": "0", "cancel": "0", "stopm": "0", "max_us": "-", "comp": "0", "nothp": "0", "psi_ms": "0",
+                          "could": f"{(sum(n * GIVE[kb] for kb, n in POOLS.items()) - 1048 * PAGE) / 2**20:.1f}",
                           "saved": f"{1048 * PAGE / 2**20:.1f}"})
 
     def test_large_numbers_keep_the_columns(self):

@@ -66,7 +66,7 @@ const char *path(const char *fmt, ...);
 char *next(FILE *f);
 char *first_line(const char *name);
 bool number(const char *word, long long *val);
-bool read_pools(struct sample *s, unsigned long long *spare);
+bool read_pools(struct sample *s, unsigned long long *spare, long long *left);
 void trace_begin(void);
 bool drain_trace(void);
 double seconds_of(clockid_t id);
@@ -91,8 +91,8 @@ struct family {
 	const char *prefix, *head;
 };
 
-#define NCOLS			21
-#define NCOUNTERS		22
+#define NCOLS			24
+#define NCOUNTERS		25
 #define NFAMILIES		11
 
 extern const struct column columns[NCOLS];

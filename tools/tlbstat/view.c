@@ -7,6 +7,9 @@
 const struct column columns[NCOLS] = {
 	{ "pages", "moved", "pgmigrate_success", RATE, "pages migrated" },
 	{ "pages", "splits", "thp_split_page", RATE, "huge pages split" },
+	{ "stalls", "comp", "compact_stall", RATE, "allocations that had to compact first" },
+	{ "stalls", "nothp", "thp_fault_fallback", RATE, "faults that found no huge page" },
+	{ "stalls", "psi_ms", "psi_some_ms", RATE, "time that a task waited for memory (ms)" },
 	{ "x86", "ipis", "tlb_interrupts", RATE, "CPUs interrupted for a TLB shootdown" },
 	{ "flushes", "pages", "tlb_batch_pages", RATE, "pages whose flushes were batched" },
 	{ "flushes", "issued", "tlb_batch_ranges", RATE, "ranges flushed for them" },
@@ -24,13 +27,16 @@ const struct column columns[NCOLS] = {
 	{ "pauses", "max_us", "hvo.below_us.", WORST, "the longest pause was below (us)" },
 	{ "vmemmap", "saved", "vmemmap_saved_bytes", MIBS,
 	  "struct pages given back (MiB), less page_ext" },
-	{ "vmemmap", "could", "estimate.vmemmap_bytes", MIBS, "could be, in all (MiB)" },
+	{ "vmemmap", "could", "estimate.vmemmap_bytes", MIBS, "could be, besides (MiB)" },
 	{ "estimate", "flush", "estimate.flushes", RATE, "flushes that could be fewer" },
 	{ "estimate", "defer", "estimate.deferrable", RATE, "flushes that could be deferred" },
 };
 
 const struct counter counters[NCOUNTERS] = {
 	{ "numa_pages_migrated", "pages migrated by NUMA balancing" },
+	{ "psi_full_ms", "time that all tasks waited for memory (ms)" },
+	{ "compact_migrate_scanned", "pages that compaction looked at, to move them" },
+	{ "thp_fault_alloc", "faults that got a huge page" },
 	{ "trace_lost", "trace events lost: pages by reason are too few" },
 	{ "thp_migration_success", "huge pages migrated in one piece" },
 	{ "nr_tlb_remote_flush", "flushes on other CPUs (x86, CONFIG_DEBUG_TLBFLUSH)" },
