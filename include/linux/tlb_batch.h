@@ -267,6 +267,9 @@ static inline void tlb_batch_walk(bool waits)
 #define tlb_batch_restores()	tlb_batch_enabled()
 void tlb_batch_restored(unsigned int pages);
 
+/* mm/rmap.c: whether PTEs of a large folio are cleaned in runs. */
+#define tlb_batch_mkcleans()	tlb_batch_enabled()
+
 /* rule: tlb_batch/owner: a task that owes pays before it returns; this is for an oops */
 static inline void tlb_batch_exit(void)
 {
@@ -280,6 +283,7 @@ static inline void tlb_batch_exit(void)
 #define tlb_batch_enabled()	false
 #define tlb_batch_unbatched()	false
 #define tlb_batch_restores()	true
+#define tlb_batch_mkcleans()	true
 #define arch_tlb_batch_pte(pte)	(pte)
 #define TLB_BATCH_RUN_MAX	1
 

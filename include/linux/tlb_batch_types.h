@@ -43,7 +43,9 @@ enum tlb_batch_reason {
 	EM(EXCLUSIVE, "exclusive") \
 	EM(OWED, "owed") \
 	EM(PENDING, "pending") \
-	EM(UPGRADE, "upgrade")
+	EM(UPGRADE, "upgrade") \
+	EM(STORES, "stores") \
+	EM(ALIKE, "alike")
 
 enum tlb_batch_hook {
 #define TLB_BATCH_EM(hook, name)	TLB_BATCH_HOOK_##hook,

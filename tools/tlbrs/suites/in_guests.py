@@ -214,9 +214,9 @@ def programs(suite):
             # arm64 has no soft-dirty bits.
             run("tlb_batch", *(PROGRAMS.format(switch=switch) for switch in (0, 1)), HAZARDS,
                 "tlb_batch_softdirty" if arch == "x86_64" else "", disk="256M", swap="256M", oracle=True)
-            # In turn with the switch at 0, as without CONFIG_MIGRATION_RESTORE_RUNS.
-            run("restore", *(f"echo {switch} > /proc/sys/vm/tlb_batch\ntlb_batch_restore" for switch in (0, 1)),
-                disk="256M")
+            # In turn with the switch at 0, as without CONFIG_MIGRATION_RESTORE_RUNS and CONFIG_FOLIO_MKCLEAN_RUNS.
+            run("runs", *(f"echo {switch} > /proc/sys/vm/tlb_batch\ntlb_batch_restore\ntlb_batch_mkclean"
+                          for switch in (0, 1)), disk="256M")
             # SUITE=counts has its other cases.
             run("demotion", "tlb_batch_demote -t isolated -t throttled -t full -t full_noswap", swap="256M", **TIERS)
             run("stress", "tlb_batch_stress --seconds 10 --toggle", "migrc_stress --seconds 10 --toggle",
