@@ -270,6 +270,13 @@ class Counts(OfSuite):
                          [*(f"arm64 {name}: kernel instructions" for name in measure.INSNS_LIMIT), "arm64 migrate_load: TLBI"])
         self.assertEqual(len(self.verdicts(costs.restored, [])), len(measure.INSNS_LIMIT) + 1)
 
+    def test_msync(self):
+        records = [{"region": name, "meter": {"tlbi": most}} for name, most in measure.MSYNC_LIMIT.items()]
+        self.assertEqual(self.verdicts(costs.written, records), [])
+        records[0]["meter"]["tlbi"] += 1
+        self.assertEqual(self.verdicts(costs.written, records), ["arm64 msync_64k: TLBI"])
+        self.assertEqual(len(self.verdicts(costs.written, [])), len(measure.MSYNC_LIMIT))
+
     def test_demotion(self):
         records = [{"region": f"demote_{lru}", "tlb_batch": on, "units": 5120, "wakes": 2, "waits": 26, "scale": 1000,
                     "meter": {"dsb_ish": 99}} for lru in ("classic", "mglru") for on in (0, 1)]

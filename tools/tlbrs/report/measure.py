@@ -61,6 +61,8 @@ INSNS_LIMIT = {"move_mthp": 0.7, "move_thp8": 0.7, "move_unlike": 1.02}
 LOAD_LIMIT = 0.003
 # The same for pages of 4096 that NUMA hint faults make accessible, block by block. Two are a timer's.
 HINT_LIMIT = 2 / 4096
+# Most flushes of msync() of 4096 dirty pages, one for each folio: TLBI on arm64, rounds of x86_64.
+MSYNC_LIMIT = {"msync_64k": 258, "msync_64k_again": 258, "msync_2m": 9, "msync_2m_again": 9}
 
 
 def most_waits(record):

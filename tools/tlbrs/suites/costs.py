@@ -78,6 +78,21 @@ def restored(suite, arch):
                         f"{now:.4f} a page, with the switch off {was:.4f}, at most {measure.HINT_LIMIT}")
 
 
+def written(suite, arch):
+    """What it takes to write large folios to disk that were written to through a mapping.
+
+    Readers stay in user mode, because x86_64 does not interrupt CPUs that are idle.
+    """
+    result = boot(suite, "msync", arch, harness.IMAGE, "echo never > /sys/kernel/mm/transparent_hugepage/enabled && "
+                  "tlb_batch_msync_bench --variant 64k --variant 2m --readers 2", meter=arch == "arm64", disk="64M")
+    found = {r["region"]: r for r in result.records if "region" in r}
+    name = "TLBI" if arch == "arm64" else "remote flush"
+    for region, most in measure.MSYNC_LIMIT.items():
+        count = found.get(region, {})
+        count = count.get("meter", {}).get("tlbi") if arch == "arm64" else count.get("nr_tlb_remote_flush")
+        suite.check(f"{arch} {region}: {name}", count is not None and count <= most, f"{count}, at most {most}")
+
+
 def demoted(suite, arch):
     """How often kswapd waits, in all of its wakes."""
     result = boot(suite, "demotion", arch, harness.IMAGE, DEMOTE, meter=arch == "arm64", **TIERS)
@@ -118,6 +133,7 @@ def counts(suite):
             start(deferred, suite, arch)
             start(forked, suite, arch)
             start(restored, suite, arch)
+            start(written, suite, arch)
             start(demoted, suite, arch)
             if arch == "arm64":
                 for cpu, ranges in (("max,lpa2=off", True), ("neoverse-n1", False), ("cortex-a72", False)):
