@@ -107,7 +107,7 @@ class Boards(Case):
     def test_commands(self):
         if not shutil.which("dpkg-deb"):
             self.skipTest("no dpkg-deb here")
-        text = series.section((common.ROOT / "README.md").read_text(encoding="utf-8"), "On boards")
+        text = series.section((common.ROOT / "ci/lava/README.md").read_text(encoding="utf-8"), "On boards")
         commands = "".join(re.findall(r"(?m)^    (.*\n)", text + "\n"))
         for tool in ("make deb", "kselftest-gen_tar", "dpkg-deb", "lavacli", "tuxrun"):
             self.assertIn(tool, commands)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Check jobs against LAVA's own schema.
 
-usage: tlb-rs lava [JOB.yaml...]     (none: the job of ci/lava, as the README fills it in, and spoilt; prints KTAP)
+usage: tlb-rs lava [JOB.yaml...]     (none: the job of ci/lava, as its README fills it in, and spoilt; prints KTAP)
 
 The schema comes with Debian's lava-common, which is fetched into the cache with what it needs; nothing is installed.
 """
@@ -44,13 +44,13 @@ def schema():
 
 
 def filled():
-    """The job with the values that the README exports."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    """The job with the values that its README exports."""
+    text = (ROOT / "ci/lava/README.md").read_text(encoding="utf-8")
     line = re.search(r"^ +export (DEVICE_TYPE=.*)$", text, re.M).group(1)
     # As envsubst: what is no variable stays.
     job = string.Template(JOB.read_text(encoding="utf-8")).safe_substitute(dict(word.split("=", 1) for word in line.split()))
     if left := re.search(r"\$\{\w+\}", job):
-        raise Fail(f"the README exports no {left.group()}")
+        raise Fail(f"ci/lava/README.md exports no {left.group()}")
     return job
 
 
