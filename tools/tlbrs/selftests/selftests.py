@@ -413,7 +413,7 @@ def choose(options):
                 "hvo": side(options.ours, "checked", append="kunit.enable=0",
                             setup=f"{ours} && echo 1 > /proc/sys/vm/hugetlb_optimize_vmemmap{patient}")}
     if options.variant:
-        image = measure.kernel(options.arch, options.variant, options.kver)
+        image = options.ours or measure.kernel(options.arch, options.variant, options.kver)
         return {name: Side(image, append="kunit.enable=0", setup=f"echo {on} > /proc/sys/vm/tlb_batch")
                 for name, on in (("off", 0), ("tlb-rs", 1))}
     if not options.migrc:
