@@ -314,10 +314,13 @@ class Sides(unittest.TestCase):
             self.assertEqual((was.migrc, now.migrc), (False, migrc))
 
     def test_of_one_image(self):
-        options = types.SimpleNamespace(arch="arm64", kver="7.3", hvo=False, migrc=False, move=True, variant="16k")
+        options = types.SimpleNamespace(arch="arm64", kver="7.3", hvo=False, migrc=False, move=True, variant="16k",
+                                        ours=None)
         with mock.patch.object(selftests.measure, "kernel", lambda *which: which):
             was, now = selftests.choose(options).values()
-        self.assertEqual((was.kernel, now.kernel), (("arm64", "16k", "7.3"),) * 2)
+            self.assertEqual((was.kernel, now.kernel), (("arm64", "16k", "7.3"),) * 2)
+            options.ours = "Image"
+            self.assertEqual({side.kernel for side in selftests.choose(options).values()}, {"Image"})
         self.assertEqual((was.setup[:6], now.setup[:6]), ("echo 0", "echo 1"))
 
 

@@ -260,15 +260,18 @@ class Counts(OfSuite):
         return self.suite.failed
 
     def test_large_folios(self):
-        def records(more, tlbi):
+        def records(more, tlbi, hint=2, was=256):
             return [{"region": name, "tlb_batch": on, "units": 10, "meter": {"insns_kernel": n}}
                     for name, most in measure.INSNS_LIMIT.items() for on, n in ((0, 1000), (1, 1000 * most + more))] + [
-                    {"region": "migrate_load", "tlb_batch": 1, "units": 1000, "meter": {"tlbi": tlbi}}]
+                    {"region": "migrate_load", "tlb_batch": 1, "units": 1000, "meter": {"tlbi": tlbi}},
+                    *({"region": "hint", "tlb_batch": on, "units": 4096, "meter": {"tlbi": n}} for on, n in ((0, was), (1, hint)))]
 
         self.assertEqual(self.verdicts(costs.restored, records(0, 3)), [])
         self.assertEqual(self.verdicts(costs.restored, records(1, 4)),
                          [*(f"arm64 {name}: kernel instructions" for name in measure.INSNS_LIMIT), "arm64 migrate_load: TLBI"])
-        self.assertEqual(len(self.verdicts(costs.restored, [])), len(measure.INSNS_LIMIT) + 1)
+        for hint, was in ((3, 256), (2, 2)):
+            self.assertEqual(self.verdicts(costs.restored, records(0, 3, hint, was)), ["arm64 hint faults: TLBI"])
+        self.assertEqual(len(self.verdicts(costs.restored, [])), len(measure.INSNS_LIMIT) + 2)
 
     def test_msync(self):
         records = [{"region": name, "meter": {"tlbi": most}} for name, most in measure.MSYNC_LIMIT.items()]
