@@ -45,7 +45,8 @@ enum tlb_batch_reason {
 	EM(PENDING, "pending") \
 	EM(UPGRADE, "upgrade") \
 	EM(STORES, "stores") \
-	EM(ALIKE, "alike")
+	EM(ALIKE, "alike") \
+	EM(GATHER, "gather")
 
 enum tlb_batch_hook {
 #define TLB_BATCH_EM(hook, name)	TLB_BATCH_HOOK_##hook,

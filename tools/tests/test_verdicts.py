@@ -280,6 +280,14 @@ class Counts(OfSuite):
         self.assertEqual(self.verdicts(costs.written, records), ["arm64 msync_64k: TLBI"])
         self.assertEqual(len(self.verdicts(costs.written, [])), len(measure.MSYNC_LIMIT))
 
+    def test_huge(self):
+        records = [{"region": name, "thps": 64, "meter": {"tlbi": 2}} for name in measure.HUGE["arm64"]]
+        records.append({"region": "huge_type", "thps": 64, "meter": {"tlbi": 64}})
+        self.assertEqual(self.verdicts(costs.huge, records), [])
+        records[0]["meter"]["tlbi"], records[-1]["meter"]["tlbi"] = 3, 63
+        self.assertEqual(self.verdicts(costs.huge, records), ["arm64 huge_free: TLBI", "arm64 huge_type: TLBI"])
+        self.assertEqual(len(self.verdicts(costs.huge, [])), len(measure.HUGE["arm64"]) + 1)
+
     def test_demotion(self):
         records = [{"region": f"demote_{lru}", "tlb_batch": on, "units": 5120, "wakes": 2, "waits": 26, "scale": 1000,
                     "meter": {"dsb_ish": 99}} for lru in ("classic", "mglru") for on in (0, 1)]

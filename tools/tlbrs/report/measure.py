@@ -63,6 +63,10 @@ LOAD_LIMIT = 0.003
 HINT_LIMIT = 2 / 4096
 # Most flushes of msync() of 4096 dirty pages, one for each folio: TLBI on arm64, rounds of x86_64.
 MSYNC_LIMIT = {"msync_64k": 258, "msync_64k_again": 258, "msync_2m": 9, "msync_2m_again": 9}
+# And of a call that changes many THPs: one of all. A change of the memory type of arm64 is the exception: for each, not less.
+HUGE_LIMIT = 2
+HUGE = {"arm64": ("huge_free", "huge_protect", "huge_uffd"),
+        "x86_64": ("huge_free", "huge_protect", "huge_uffd", "huge_softdirty")}
 
 
 def most_waits(record):

@@ -93,6 +93,22 @@ def written(suite, arch):
         suite.check(f"{arch} {region}: {name}", count is not None and count <= most, f"{count}, at most {most}")
 
 
+def huge(suite, arch):
+    """What it takes to change many THPs with one call."""
+    result = boot(suite, "THPs", arch, harness.IMAGE, "tlb_batch_huge_bench --thps 512 --readers 2", mem="4G",
+                  meter=arch == "arm64", **({"mte": True} if arch == "arm64" else {}))
+    found = {r["region"]: (r.get("meter", {}).get("tlbi") if arch == "arm64" else r.get("nr_tlb_remote_flush"), r["thps"])
+             for r in result.records if "region" in r}
+    name = "TLBI" if arch == "arm64" else "remote flush"
+    for region in measure.HUGE[arch]:
+        count, thps = found.get(region, (None, 0))
+        suite.check(f"{arch} {region}: {name}", count is not None and count <= measure.HUGE_LIMIT,
+                    f"{count} for {thps} THPs, at most {measure.HUGE_LIMIT}")
+    if arch == "arm64":
+        count, thps = found.get("huge_type", (None, 0))
+        suite.check(f"{arch} huge_type: {name}", count is not None and count >= thps, f"{count}, at least {thps}")
+
+
 def demoted(suite, arch):
     """How often kswapd waits, in all of its wakes."""
     result = boot(suite, "demotion", arch, harness.IMAGE, DEMOTE, meter=arch == "arm64", **TIERS)
@@ -134,6 +150,7 @@ def counts(suite):
             start(forked, suite, arch)
             start(restored, suite, arch)
             start(written, suite, arch)
+            start(huge, suite, arch)
             start(demoted, suite, arch)
             if arch == "arm64":
                 for cpu, ranges in (("max,lpa2=off", True), ("neoverse-n1", False), ("cortex-a72", False)):

@@ -210,7 +210,7 @@ def programs(suite):
                 run("migrc, latency", "TLB_ROUNDS=1 migrc_file -v idle", how=asked, disk="256M")
                 # With a plugin QEMU 10.0 does not return allocation tags.
                 run("memory tags", f"TLB_ROUNDS={MIGRC_ROUNDS} migrc_stale -v tags -t type",
-                    "tlb_batch_zeropage", how=asked, mte=True)
+                    "tlb_batch_zeropage", "tlb_batch_huge -t type", how=asked, mte=True)
                 # For how long who waits: without the oracle, which is slow.
                 run("tlb_batch, waits", "TLB_ROUNDS=3 tlb_batch_wait", how=asked, swap="256M")
             # arm64 has no soft-dirty bits.
@@ -218,7 +218,7 @@ def programs(suite):
                 "tlb_batch_softdirty" if arch == "x86_64" else "", disk="256M", swap="256M", oracle=True)
             # In turn with the switch at 0, as without CONFIG_MIGRATION_RESTORE_RUNS and CONFIG_FOLIO_MKCLEAN_RUNS.
             run("runs", *(f"echo {switch} > /proc/sys/vm/tlb_batch\ntlb_batch_restore\ntlb_batch_mkclean"
-                          for switch in (0, 1)), disk="256M")
+                          for switch in (0, 1)), "tlb_batch_huge", disk="256M", swap="256M")
             # SUITE=counts has its other cases.
             run("demotion", "tlb_batch_demote -t isolated -t throttled -t full -t full_noswap", swap="256M", **TIERS)
             run("stress", "tlb_batch_stress --seconds 10 --toggle", "migrc_stress --seconds 10 --toggle",

@@ -25,10 +25,10 @@ OBJECTS = {
               "mm/memory_hotplug.o", "mm/memory-failure.o", "mm/pgtable-generic.o", "mm/userfaultfd.o", "mm/truncate.o",
               "mm/madvise.o",
               "kernel/exit.o", "fs/open.o", "fs/namei.o", "fs/ext4/inode.o",
-              "arch/arm64/kernel/smp.o", "arch/arm64/kernel/traps.o", "arch/arm64/mm/contpte.o", "arch/arm64/mm/fault.o", "arch/arm64/mm/mmu.o",
+              "arch/arm64/kernel/smp.o", "arch/arm64/kernel/traps.o", "arch/arm64/mm/contpte.o", "arch/arm64/mm/fault.o",
               "arch/arm64/mm/copypage.o", "arch/arm64/mm/init.o", "drivers/irqchip/irq-gic-v3.o"),
     "x86_64": (*OBJECTS_BOTH, "mm/hugetlb.o", "mm/hugetlb_sysfs.o", "mm/hugetlb_vmemmap.o", "arch/x86/mm/tlb.o",
-               "arch/x86/mm/fault.o"),
+               "arch/x86/mm/fault.o", "fs/proc/task_mmu.o"),
 }
 # Of a kernel for 32 bits: mm, and what else of the series tinyconfig has.
 OBJECTS_32 = ("mm/", "kernel/fork.o", "kernel/exit.o", "fs/open.o", "fs/namei.o", "arch/x86/mm/fault.o", "arch/x86/mm/tlb.o")
@@ -38,14 +38,19 @@ NOT_AS_STOCK = {
        for name in ("ext4/super", "erofs/super", "squashfs/super", "xfs/xfs_super")},
     "mm/page_table_check.o": "only in kernels for debugging",
     "arch/arm64/kernel/cpufeature.o": "it has one capability more, which is not there without hvo",
+    "arch/arm64/mm/mmu.o": "pmdp_invalidate_ad() is there, see patches/huge, and others are inlined another way",
     "mm/khugepaged.o": "a flush of stock was in the wrong place, see patches/fixes",
 }
 # Series of their own, which have nothing to add to MAINTAINERS.
-NO_NEW_FILES = ("restore", "mkclean")
+NO_NEW_FILES = ("restore", "mkclean", "huge")
 # The functions in which compared ones differ.
 DIFFERENT = {
     # It has the number of a CPU capability; there is one more before it.
     "arch/arm64/mm/fault.o": ".text do_tag_check_fault",
+    # See patches/huge.
+    "mm/huge_memory.o": ".text madvise_free_huge_pmd",
+    "fs/proc/task_mmu.o": ".text clear_refs_pte_range",
+    "mm/pgtable-generic.o": ".text pmdp_invalidate_ad, .text pte_unmap",
     # Shared struct pages of stock have a reference, see patches/fixes.
     "mm/hugetlb.o": ".init.text hugetlb_bootmem_struct_page_init",
 }
