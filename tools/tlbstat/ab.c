@@ -50,14 +50,6 @@ static bool set_switch(long long value)
 	return ok;
 }
 
-static void end_group(pid_t pid)
-{
-	if (pid > 0) {
-		kill(-pid, SIGTERM);
-		kill(-pid, SIGCONT);
-	}
-}
-
 /* On every exit but that by SIGKILL: then the guardian does it alone. */
 static void restore(void)
 {
@@ -120,25 +112,6 @@ static void find_switch(void)
 }
 
 /* --- slices -------------------------------------------------------------------------------- */
-
-static pid_t start_group(char **words, int out)
-{
-	pid_t pid = fork();
-
-	if (pid < 0)
-		err(FAILURE, "fork");
-	/* Both, as either may be first. */
-	setpgid(pid, pid);
-	if (pid)
-		return pid;
-	if (out >= 0)
-		dup2(out, STDOUT_FILENO);
-	sigprocmask(SIG_UNBLOCK, &signals, NULL);
-	signal(SIGPIPE, SIG_DFL);
-	execvp(*words, words);
-	warn("%s", *words);
-	_exit(127);
-}
 
 static int start_metric(void)
 {

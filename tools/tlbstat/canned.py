@@ -66,13 +66,36 @@ MKDIR = """
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <errno.h>
+#include <stdarg.h>
+#include <sys/syscall.h>
+
 int __real_mkdir(const char *name, unsigned int mode);
+long __real_syscall(long number, ...);
 
 int __wrap_mkdir(const char *name, unsigned int mode)
 {
 	const char *filled = getenv("TRACE_INSTANCE");
 
 	return filled ? rename(filled, name) : __real_mkdir(name, mode);
+}
+
+/* perf_event_open() of a kernel, or for a user, that does not allow it. */
+long __wrap_syscall(long number, ...)
+{
+	const char *failed = getenv("PERF_ERRNO");
+	long a[6];
+	va_list ap;
+
+	va_start(ap, number);
+	for (int i = 0; i < 6; i++)
+		a[i] = va_arg(ap, long);
+	va_end(ap);
+	if (failed && number == SYS_perf_event_open) {
+		errno = atoi(failed);
+		return -1;
+	}
+	return __real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 """
 
@@ -99,7 +122,7 @@ class Case(unittest.TestCase):
         cls.tmp.chmod(0o755)
         (cls.tmp / "mkdir.c").write_text(MKDIR)
         make = ["make", "-s", "-C", HERE, f"O={cls.tmp}"]
-        wrap = f"-Wl,--wrap=mkdir {cls.tmp}/mkdir.c"
+        wrap = f"-Wl,--wrap=mkdir,--wrap=syscall {cls.tmp}/mkdir.c"
         sanitize = "-fsanitize=address,undefined -fno-sanitize-recover=all"
         if subprocess.run([*make, f"LDFLAGS={sanitize} {wrap}"], check=False, capture_output=True).returncode:
             subprocess.run([*make, f"LDFLAGS=-static {wrap}"], check=True)

@@ -108,3 +108,31 @@ void check_root(void)
 	if (strlen(root) > 200)
 		errx(USAGE, "the name of that directory is too long");
 }
+
+/* In a group of its own, so that all that it starts ends with it. */
+pid_t start_group(char **words, int out)
+{
+	pid_t pid = fork();
+
+	if (pid < 0)
+		err(FAILURE, "fork");
+	/* Both, as either may be first. */
+	setpgid(pid, pid);
+	if (pid)
+		return pid;
+	if (out >= 0)
+		dup2(out, STDOUT_FILENO);
+	sigprocmask(SIG_UNBLOCK, &signals, NULL);
+	signal(SIGPIPE, SIG_DFL);
+	execvp(*words, words);
+	warn("%s", *words);
+	_exit(127);
+}
+
+void end_group(pid_t pid)
+{
+	if (pid > 0) {
+		kill(-pid, SIGTERM);
+		kill(-pid, SIGCONT);
+	}
+}

@@ -118,6 +118,9 @@ static const char usage[] =
 "       tlbstat record [-t] [-o FILE] [INTERVAL [COUNT]] [-- COMMAND...]\n"
 "       tlbstat report [--svg OUT.svg] [FILE]\n"
 "       tlbstat doctor [--json]\n"
+"       tlbstat price [-j] [-p US] [--ring PAGES] [SECONDS] [-- COMMAND...]\n"
+"       tlbstat price record [-o FILE] [-p US] [--ring PAGES] [SECONDS] [-- COMMAND...]\n"
+"       tlbstat price report [-j] [--html OUT.html] [FILE]\n"
 "       tlbstat ab [-S SWITCH] [-n PAIRS] [-w SECONDS] [-m CMD] [--json] [-- COMMAND...]\n"
 "\n"
 "TLB flushes that were issued, avoided and deferred, pauses of all CPUs, and what struct pages\n"
@@ -133,6 +136,11 @@ static const char usage[] =
 "      --svg FILE     of report: plots (-: instead of the text)\n"
 "\n"
 "doctor says what this machine is, what may be measured on it, and what can matter; without root.\n"
+"price samples where the kernel waits for flushes (root), and prints ms per second by cause:\n"
+"  -p, --period US    between two samples of a CPU (500, or 300000 cycles)\n"
+"      --ring PAGES   for samples of a CPU (128)\n"
+"  -o, --output FILE  of price record (tlbstat.price; -: standard output)\n"
+"      --html FILE    of price report: one page with plots (-: instead of the text)\n"
 "ab changes a switch of tlb-rs in PAIRS (15) of slices of SECONDS (2), and prints the difference:\n"
 "  -S, --switch NAME  tlb_batch (default), migrc or hvo\n"
 "  -n, --pairs PAIRS  -w, --seconds SECONDS\n"
@@ -187,7 +195,7 @@ static void help(void)
 }
 
 /* One that is there is kept as FILE.old, as by perf record. */
-static FILE *new_recording(const char *name)
+FILE *new_recording(const char *name)
 {
 	struct stat st;
 	char *old;
@@ -212,6 +220,7 @@ static const struct {
 } commands[] = {
 	{ "ab", ab },
 	{ "doctor", doctor },
+	{ "price", price },
 };
 
 static int run(int argc, char **argv)

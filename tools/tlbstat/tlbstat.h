@@ -126,6 +126,8 @@ void block_signals(void);
 double positive(const char *text, double least, const char *what);
 char **split_command(int *argc, char **argv);
 void check_root(void);
+pid_t start_group(char **words, int out);
+void end_group(pid_t pid);
 
 /* doctor.c: what can matter on this machine */
 
@@ -134,5 +136,13 @@ int doctor(int argc, char **argv);
 /* ab.c: the difference that a switch makes */
 
 int ab(int argc, char **argv);
+
+/* price.c: how long CPUs wait for TLB flushes */
+
+int price(int argc, char **argv);
+
+/* tlbstat.c */
+
+FILE *new_recording(const char *name);
 
 #endif

@@ -225,7 +225,8 @@ def kernel_tree():
 def build_programs(arch, ksrc=None):
     """Cross-compile the guest programs that changed, or all, with another compiler or kernel tree than before."""
     gcc, package = compiler(arch)
-    sources = {**programs.sources(SELFTESTS), TLBSTAT.name: sorted(TLBSTAT.glob("*.c"))}
+    sources = {**programs.sources(SELFTESTS), TLBSTAT.name: sorted(TLBSTAT.glob("*.c")),
+               **{path.stem: [path] for path in TLBSTAT.glob("load/*.c")}}
     out = guest_dir(arch) / "bin"
     out.mkdir(parents=True, exist_ok=True)
     # A program whose source is gone must not stay in the guest.

@@ -193,6 +193,45 @@ def watched(suite, arch, variant):
               f"{grown('vmemmap_saved_bytes')} bytes")
 
 
+# What tlbstat price makes of loads that flush for one cause each. Scans for NUMA balancing would be another one.
+PRICED = {"mprotect": "mprotect", "split": "split", "move_pages": "migration: syscall", "msync": "writeback",
+          "vfree": "kernel: vmalloc, modules", "fork": "fork"}
+PRICE = "".join(["echo 0 > /proc/sys/kernel/numa_balancing\n", *(f"""
+tlb_load {load} 120 /mnt & load=$!
+sleep 0.3
+tlbstat price record -o /tmp/price {3 if load == "split" else 1.5}
+kill $load
+echo '{{"priced":"{load}"}}'
+tlbstat price report --json /tmp/price
+tlbstat price report /tmp/price
+wait
+""" for load in PRICED), """
+tlbstat ab -n 2 -w 0.5 --json -- tlb_load move_pages 120
+echo "{\\"switch\\":$(cat /proc/sys/vm/tlb_batch)}"
+"""])
+
+
+def priced(suite, arch):
+    """tlbstat price finds the cause of known loads, and tlbstat ab what vm.tlb_batch changes; times mean nothing in QEMU."""
+    result = boot(suite, "tlbstat price", arch, harness.IMAGE, PRICE, append="kunit.enable=0", disk="256M")
+    found, load = {}, None
+    for r in result.records:
+        load = r.get("priced", load)
+        if "tlbstat_price" in r:
+            found[load] = r
+    for load, cause in PRICED.items():
+        r = found.get(load, {"flush_samples": 0, "causes": [], "unmatched": 1})
+        samples = {c["cause"]: c["samples"] for c in r["causes"]}
+        right, every = samples.get(cause, 0), r["flush_samples"]
+        suite.check(f"{arch} tlbstat price, {load}: 90 % of the samples are of {cause}", every >= 5 and right >= 0.9 * every,
+                    f"{right} of {every} {samples}")
+        suite.check(f"{arch} tlbstat price, {load}: 5 % are unmatched at most", r["unmatched"] <= 0.05, f"{r['unmatched']:.3f}")
+    ab = next((r for r in result.records if "tlbstat_ab" in r), {})
+    pages = ab.get("tlb_batch_pages", {"off": -1, "on": -1})
+    suite.check(f"{arch} tlbstat ab sees that vm.tlb_batch batches", pages["off"] == 0 and pages["on"] > 1000, f"{pages}")
+    suite.check(f"{arch} tlbstat ab sets the switch as it was", {"switch": 1} in result.records)
+
+
 def programs(suite):
     """The guest programs on those images: switch on and off, the oracle watching every access."""
     for arch in chosen(suite):
@@ -231,6 +270,7 @@ def programs(suite):
             run("migrc nested", "TLB_ROUNDS=1 migrc_bounds -t nested", how=asked, mem="256M")
             run("abuse", "tlb_rs_abuse", mem="4G", oracle=arch == "arm64")
             start(watched, suite, arch, harness.IMAGE)
+            start(priced, suite, arch)
             if arch == "x86_64":
                 # Stock leaves a reference on the struct pages that they share: each is in a bad state when it is freed.
                 run("gigantic pages of the boot", FREE_GIGANTIC, mem="6G", nodes=1,

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * tlbstat price: samples of all CPUs in the kernel, by perf_event_open()
+ *
+ * Cycles where a CPU has a counter for them, else the timer of cpu-clock. A sample has the call
+ * chain of the kernel. Each CPU has a ring, which is read ten times a second; of samples that
+ * do not flush, only the number stays.
+ */
+#include "price.h"
+#include <linux/perf_event.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#define CYCLES			300000
+#define CONTEXT_MAX		((uint64_t)-4095)
+
+static struct ring {
+	int fd;
+	struct perf_event_mmap_page *page;
+} *rings;
+
+static int nr_rings, ring_pages;
+static bool arm64;
+
+static int open_event(struct perf_event_attr *attr, int pid, int cpu, int group)
+{
+	int fd = syscall(SYS_perf_event_open, attr, pid, cpu, group, PERF_FLAG_FD_CLOEXEC);
+
+	/* Older kernels, and events of software, may not know guests. */
+	if (fd < 0 && errno == EINVAL && attr->exclude_guest) {
+		attr->exclude_guest = 0;
+		fd = syscall(SYS_perf_event_open, attr, pid, cpu, group, PERF_FLAG_FD_CLOEXEC);
+	}
+	return fd;
+}
+
+/* How long a cycle takes, of this CPU while it works; 0: it cannot be told. */
+static double ns_per_cycle(void)
+{
+	struct perf_event_attr attr = {
+		.size = sizeof(attr), .type = PERF_TYPE_HARDWARE,
+		.config = PERF_COUNT_HW_CPU_CYCLES,
+	};
+	uint64_t cycles = 0;
+	double begin, end;
+	int fd = open_event(&attr, 0, -1, -1);
+
+	if (fd < 0)
+		return 0;
+	ioctl(fd, PERF_EVENT_IOC_RESET, 0);
+	begin = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+	do
+		end = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+	while (end - begin < 0.02);
+	if (read(fd, &cycles, sizeof(cycles)) != sizeof(cycles))
+		cycles = 0;
+	close(fd);
+	return cycles ? (end - begin) * 1e9 / cycles : 0;
+}
+
+static bool map_ring(struct ring *r)
+{
+	size_t page = page_size;
+
+	/* Who is no root may lock only some memory. */
+	for (; ring_pages; ring_pages /= 2) {
+		r->page = mmap(NULL, (ring_pages + 1) * page, PROT_READ | PROT_WRITE, MAP_SHARED,
+			       r->fd, 0);
+		if (r->page != MAP_FAILED)
+			return true;
+	}
+	return false;
+}
+
+static void forget_rings(void)
+{
+	while (nr_rings) {
+		nr_rings--;
+		if (rings[nr_rings].page)
+			munmap(rings[nr_rings].page, (ring_pages + 1) * page_size);
+		close(rings[nr_rings].fd);
+	}
+}
+
+static bool open_rings(struct perf_event_attr *attr, const int *cpus, int nr)
+{
+	int i;
+
+	for (i = 0; i < nr; i++) {
+		struct ring *r = &rings[nr_rings];
+
+		r->page = NULL;
+		r->fd = open_event(attr, -1, cpus[i], -1);
+		/* One that went offline since. */
+		if (r->fd < 0 && errno == ENODEV && nr_rings)
+			continue;
+		if (r->fd < 0)
+			break;
+		nr_rings++;
+		if (!map_ring(r)) {
+			r->page = NULL;
+			break;
+		}
+	}
+	if (i == nr && nr_rings)
+		return true;
+	i = errno;
+	forget_rings();
+	errno = i;
+	return false;
+}
+
+static int online_cpus(int *list, int room)
+{
+	static char text[4096];
+	int fd = open("/sys/devices/system/cpu/online", O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
+
+	if (fd >= 0)
+		close(fd);
+	text[n > 0 ? n : 0] = 0;
+	return list_of(text, list, room);
+}
+
+static int cpus[4096], nr_cpus;
+
+/* Returns whether it samples; if not, @wrong says why. */
+bool open_sampler(struct prices *p, int pages, double period_us, char *wrong, size_t size)
+{
+	struct perf_event_attr attr = {
+		.size = sizeof(attr), .type = PERF_TYPE_HARDWARE,
+		.config = PERF_COUNT_HW_CPU_CYCLES, .disabled = 1, .exclude_user = 1,
+		.exclude_guest = 1, .exclude_callchain_user = 1, .sample_max_stack = DEPTH,
+		.sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_CALLCHAIN,
+		.sample_period = CYCLES,
+	};
+	double ns = ns_per_cycle();
+	int i;
+
+	arm64 = !strcmp(p->arch, "aarch64");
+	ring_pages = pages;
+	nr_cpus = online_cpus(cpus, ARRAY_SIZE(cpus));
+	rings = calloc(nr_cpus + 1, sizeof(*rings));
+	if (!nr_cpus || !rings) {
+		snprintf(wrong, size, "the list of CPUs cannot be read");
+		return false;
+	}
+	nr_cpus = nr_cpus < ARRAY_SIZE(cpus) ? nr_cpus : ARRAY_SIZE(cpus);
+	if (ns && period_us)
+		attr.sample_period = period_us * 1000 / ns ?: 1;
+	p->period_us = attr.sample_period * ns / 1000;
+	snprintf(p->event, sizeof(p->event), "cycles:k");
+	if (!ns || !open_rings(&attr, cpus, nr_cpus)) {
+		attr.type = PERF_TYPE_SOFTWARE;
+		attr.config = PERF_COUNT_SW_CPU_CLOCK;
+		/* No multiple of a tick's period, with which it would keep step. */
+		attr.sample_period = period_us ? period_us * 1000 : 499979;
+		p->period_us = attr.sample_period / 1000.0;
+		snprintf(p->event, sizeof(p->event), "cpu-clock");
+		ring_pages = pages;
+		if (!open_rings(&attr, cpus, nr_cpus)) {
+			snprintf(wrong, size, "%s",
+				 errno == EACCES || errno == EPERM ?
+				 "samples need root or CAP_PERFMON (perf_event_paranoid)" :
+				 strerror(errno));
+			return false;
+		}
+	}
+	p->cpus = nr_rings;
+	for (i = 0; i < nr_rings; i++)
+		ioctl(rings[i].fd, PERF_EVENT_IOC_ENABLE, 0);
+	return true;
+}
+
+/* --- records ------------------------------------------------------------------------------- */
+
+static void add_chain(struct prices *p, enum flush kind, const uint64_t *chain, int nr, int second)
+{
+	char text[LINE];
+	size_t n;
+	int i;
+
+	n = snprintf(text, sizeof(text), "%c ", kind);
+	for (i = 0; i < nr && n < sizeof(text); i++) {
+		/* Behind the leaf are addresses to return to. */
+		const struct symbol *s = symbol_of(chain[i] - !!i);
+
+		n += snprintf(text + n, sizeof(text) - n, "%s%s", i ? ";" : "",
+			      s ? s->name : "unknown");
+	}
+	if (n < sizeof(text))
+		add_stack(p, text, second, 1);
+}
+
+/* ip, number of addresses, and these, with marks of whose they are. */
+static void add_sample(struct prices *p, const uint64_t *body, size_t words, int second)
+{
+	uint64_t chain[DEPTH + 1];
+	enum flush kind;
+	uint64_t i;
+	int nr = 0;
+
+	p->samples++;
+	if (words < 2 || body[1] > words - 2)
+		return;
+	for (i = 0; i < body[1] && nr < DEPTH; i++)
+		if (body[2 + i] < CONTEXT_MAX)
+			chain[nr++] = body[2 + i];
+	/* It interrupted the kernel, but comes when a program runs again: nothing was lost. */
+	if (!nr && !(body[0] >> 63))
+		return;
+	if (!nr) {
+		p->chainless++;
+		chain[nr++] = body[0];
+	}
+	kind = flush_of(chain, nr, arm64);
+	if (kind != NO_FLUSH)
+		add_chain(p, kind, chain, nr, second);
+}
+
+static void drain_ring(struct prices *p, struct ring *r, int second)
+{
+	static uint64_t record[1 << 13];
+	size_t room = ring_pages * page_size;
+	char *data = (char *)r->page + page_size;
+	uint64_t head = __atomic_load_n(&r->page->data_head, __ATOMIC_ACQUIRE);
+	uint64_t tail = r->page->data_tail;
+	struct perf_event_header *h;
+	size_t first;
+
+	while (tail < head) {
+		h = (void *)(data + tail % room);
+		if (h->size < sizeof(*h))
+			break;
+		/* It may go on at the beginning. */
+		first = room - tail % room;
+		first = first < h->size ? first : h->size;
+		memcpy(record, data + tail % room, first);
+		memcpy((char *)record + first, data, h->size - first);
+		tail += h->size;
+		h = (void *)record;
+		if (h->type == PERF_RECORD_SAMPLE)
+			add_sample(p, record + 1, h->size / 8 - 1, second);
+		else if (h->type == PERF_RECORD_LOST)
+			p->lost += record[2];
+		else if (h->type == PERF_RECORD_THROTTLE)
+			p->throttled++;
+	}
+	__atomic_store_n(&r->page->data_tail, head, __ATOMIC_RELEASE);
+}
+
+void drain_sampler(struct prices *p, int second)
+{
+	int i;
+
+	for (i = 0; i < nr_rings; i++)
+		drain_ring(p, &rings[i], second);
+}
+
+void close_sampler(struct prices *p)
+{
+	static int now[4096];
+	int nr = online_cpus(now, ARRAY_SIZE(now)), i;
+
+	for (i = 0; i < nr_rings; i++)
+		ioctl(rings[i].fd, PERF_EVENT_IOC_DISABLE, 0);
+	drain_sampler(p, p->seconds);
+	nr = nr < ARRAY_SIZE(now) ? nr : ARRAY_SIZE(now);
+	p->hotplugged = nr != nr_cpus || memcmp(now, cpus, nr * sizeof(*now));
+	forget_rings();
+}

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: GPL-2.0
+/* tlbstat price: what is printed of a recording, as text, JSON and HTML */
+#include "price.h"
+
+#define TOP			3
+/* A part of the samples above which the first line says that chains were not recognized. */
+#define MANY_UNMATCHED		0.05
+
+static int order[NCAUSES];
+static long long count[NCAUSES];
+
+static int by_count(const void *a, const void *b)
+{
+	const int *x = a, *y = b;
+
+	return count[*x] < count[*y] ? 1 : count[*x] > count[*y] ? -1 : *x - *y;
+}
+
+/* Returns how many there are in all. */
+static long long sum_up(const struct prices *p)
+{
+	long long all = 0;
+	int i;
+
+	memset(count, 0, sizeof(count));
+	for (i = 0; i < p->nr_stacks; i++) {
+		count[p->stacks[i].cause] += p->stacks[i].nr;
+		all += p->stacks[i].nr;
+	}
+	for (i = 0; i < NCAUSES; i++)
+		order[i] = i;
+	qsort(order, NCAUSES, sizeof(*order), by_count);
+	return all;
+}
+
+static double ms_per_second(const struct prices *p, double samples)
+{
+	return samples * p->period_us / 1000 / p->seconds;
+}
+
+/* Half of the 95 % interval of a number of independent samples. */
+static double interval(const struct prices *p, long long samples)
+{
+	return ms_per_second(p, 1.96 * sqrt(samples));
+}
+
+/* --- what tlb-rs could take ---------------------------------------------------------------- */
+
+/* An upper bound in ms per second, or NAN: nothing, or what it takes is gone already. */
+static double could(const struct prices *p, int cause)
+{
+	const struct cause *c = &causes[cause];
+	double merged = c->merged == THP ? p->thp_pages : c->merged;
+
+	if (strcmp(p->arch, "aarch64") || !(merged > 1) || p->tlb_batch > 0)
+		return NAN;
+	return ms_per_second(p, count[cause]) * (1 - 1 / merged);
+}
+
+static const char *saver(const struct prices *p, int cause)
+{
+	static char text[200];
+	const struct cause *c = &causes[cause];
+	double most = could(p, cause);
+	size_t n;
+
+	if (strcmp(p->arch, "aarch64") && strcmp(p->arch, "x86_64"))
+		return "nothing: tlb-rs is for arm64 and x86_64";
+	if (!c->merged && !c->migrc) {
+		snprintf(text, sizeof(text), "nothing: %s", c->why);
+		return text;
+	}
+	if (!isnan(most))
+		n = snprintf(text, sizeof(text), "up to %s (tlb_batch)", brief(most));
+	else if (!strcmp(p->arch, "x86_64"))
+		n = snprintf(text, sizeof(text), "nothing: x86_64 waits once for a batch, too");
+	else if (p->tlb_batch > 0)
+		n = snprintf(text, sizeof(text), "tlb_batch is on; tlbstat ab shows what it took");
+	else
+		n = snprintf(text, sizeof(text), "nothing");
+	if (c->migrc)
+		snprintf(text + n, sizeof(text) - n, "; migrc%s, of memory that is only read",
+			 p->migrc > 0 ? " is on" : "");
+	else if (*c->why)
+		snprintf(text + n, sizeof(text) - n, "; %s", c->why);
+	return text;
+}
+
+/* --- text ---------------------------------------------------------------------------------- */
+
+static const char *missing(const struct prices *p)
+{
+	static char text[80];
+
+	if (!p->lost)
+		return "none lost";
+	snprintf(text, sizeof(text), "%lld LOST: all figures are too low by %.1f %%", p->lost,
+		 100.0 * p->lost / (p->lost + p->samples));
+	return text;
+}
+
+/* What makes figures less than they seem; each behind "; ". */
+static const char *limits(const struct prices *p, long long all)
+{
+	static char text[800];
+	int major = 0, minor = 0;
+	bool arm64 = !strcmp(p->arch, "aarch64");
+	size_t n = 0;
+
+#define ROOM		(n < sizeof(text) ? sizeof(text) - n : 0)
+#define SAY(...)	(n += ROOM ? snprintf(text + n, ROOM, __VA_ARGS__) : 0)
+	*text = 0;
+	if (!strcmp(p->event, "cpu-clock"))
+		SAY("; there is no counter of cycles%s", arm64 ? "" :
+		    ", and CPUs that are interrupted by flushes are not seen");
+	if (arm64 && !strcmp(p->leaves, "functions"))
+		SAY("; without /proc/kcore all of a function that flushes counts: an upper bound");
+	if (p->hotplugged)
+		SAY("; CPUs went on- or offline: figures are too low");
+	if (p->throttled)
+		SAY("; the kernel throttled %lld times: figures are too low", p->throttled);
+	if (p->chainless)
+		SAY("; %lld samples had no chain", p->chainless);
+	if (all && count[NCAUSES - 1] > MANY_UNMATCHED * all)
+		SAY("; %.1f %% UNMATCHED, see below", 100.0 * count[NCAUSES - 1] / all);
+	if (sscanf(p->kernel, "%d.%d", &major, &minor) != 2 || major < 6 || major > 7 ||
+	    (major == 6 && minor < 1) || (major == 7 && minor > 3))
+		SAY("; functions are those of Linux 6.1 to 7.3, and this one may have others");
+#undef SAY
+#undef ROOM
+	return text;
+}
+
+static void print_wrapped(const char *text)
+{
+	int room = 98, n;
+
+	for (; (int)strlen(text) > room; text += n + 1) {
+		for (n = room; n && text[n] != ' '; n--)
+			;
+		if (!n)
+			break;
+		printf("%.*s\n", n, text);
+	}
+	puts(text);
+}
+
+static void heading(const struct prices *p, long long all, char *text, size_t size)
+{
+	snprintf(text, size,
+		 "Linux %s %s, %lld CPUs, %s every %.1f us: %.1f s, %lld samples, %s, %.1f %s%s",
+		 p->kernel, p->arch, p->cpus, p->event, p->period_us, p->seconds, p->samples,
+		 missing(p), all ? 100.0 * count[NCAUSES - 1] / all : 0, "% unmatched",
+		 limits(p, all));
+}
+
+static void print_unmatched(const struct prices *p)
+{
+	int best[TOP], nr = 0, i, k, at;
+
+	for (i = 0; i < p->nr_stacks; i++) {
+		if (p->stacks[i].cause != NCAUSES - 1)
+			continue;
+		for (at = nr; at && p->stacks[best[at - 1]].nr < p->stacks[i].nr; at--)
+			;
+		nr += nr < TOP;
+		for (k = nr - 1; k > at; k--)
+			best[k] = best[k - 1];
+		if (at < nr)
+			best[at] = i;
+	}
+	if (nr)
+		puts("\nunmatched chains, from the leaf outwards");
+	for (i = 0; i < nr; i++)
+		printf("%8d %s\n", p->stacks[best[i]].nr, p->stacks[best[i]].text + 2);
+}
+
+static void print_text(const struct prices *p, long long all)
+{
+	char text[1200];
+	int i, c;
+
+	heading(p, all, text, sizeof(text));
+	print_wrapped(text);
+	printf("%-24s %8s %7s %10s %8s  %s\n", "cause", "ms/s", "+-", "of machine", "samples",
+	       "tlb-rs could take (a bound)");
+	for (i = 0; i < NCAUSES; i++) {
+		c = order[i];
+		if (!count[c])
+			continue;
+		printf("%-24s %8s %7s %8.3f %% %8lld  %s\n", causes[c].name,
+		       brief(ms_per_second(p, count[c])), brief(interval(p, count[c])),
+		       ms_per_second(p, count[c]) / 10 / p->cpus, count[c], saver(p, c));
+	}
+	printf("%-24s %8s %7s %8.3f %% %8lld\n", "all flushes", brief(ms_per_second(p, all)),
+	       brief(interval(p, all)), ms_per_second(p, all) / 10 / p->cpus, all);
+	printf("meanwhile, per second: %s pages migrated, %s huge pages split",
+	       brief(p->migrated / p->seconds), brief(p->split / p->seconds));
+	if (!strcmp(p->arch, "x86_64"))
+		printf(", %s CPUs interrupted by flushes", brief(p->interrupts / p->seconds));
+	putchar('\n');
+	print_unmatched(p);
+}
+
+static void print_number(const char *key, double v)
+{
+	printf(isnan(v) ? ",\"%s\":null" : ",\"%s\":%.6g", key, v);
+}
+
+static void print_json(const struct prices *p, long long all)
+{
+	char text[1200];
+	int i, c;
+
+	heading(p, all, text, sizeof(text));
+	printf("{\"tlbstat_price\":1,\"kernel\":\"%s\",\"arch\":\"%s\",\"event\":\"%s\"", p->kernel,
+	       p->arch, p->event);
+	print_number("cpus", p->cpus);
+	print_number("seconds", p->seconds);
+	print_number("period_us", p->period_us);
+	printf(",\"samples\":%lld,\"lost\":%lld", p->samples, p->lost);
+	printf(",\"throttled\":%lld,\"flush_samples\":%lld", p->throttled, all);
+	print_number("unmatched", all ? (double)count[NCAUSES - 1] / all : 0);
+	print_number("ms_per_s", ms_per_second(p, all));
+	printf(",\"heading\":\"%s\",\"causes\":[", text);
+	for (i = 0; i < NCAUSES && count[order[i]]; i++) {
+		c = order[i];
+		printf("%s{\"cause\":\"%s\"", i ? "," : "", causes[c].name);
+		printf(",\"samples\":%lld", count[c]);
+		print_number("ms_per_s", ms_per_second(p, count[c]));
+		print_number("interval", interval(p, count[c]));
+		print_number("could", could(p, c));
+		printf(",\"saver\":\"%s\"}", saver(p, c));
+	}
+	puts("]}");
+}
+
+void print_prices(struct prices *p, bool json)
+{
+	long long all = sum_up(p);
+
+	if (json)
+		print_json(p, all);
+	else
+		print_text(p, all);
+}
+
+/* --- HTML ---------------------------------------------------------------------------------- */
+
+#define WIDE			800
+#define HIGH			200
+#define BINS			200
+#define COLOURS			8
+#define RECT			"<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" " \
+				"fill=\"%s\"/>\n"
+
+static const char * const colours[COLOURS] = {
+	"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#999999"
+};
+
+/* The causes by size have a colour each; what is behind the last one shares it. */
+static int colour_of(int cause)
+{
+	int i;
+
+	for (i = 0; order[i] != cause; i++)
+		;
+	return i < COLOURS ? i : COLOURS - 1;
+}
+
+static void html_over_time(const struct prices *p, FILE *out)
+{
+	static double sum[BINS][COLOURS];
+	int last = ceil(p->seconds) - 1, bins, i, k, at;
+	double high = 0, all, base, part;
+	const struct stack *s;
+
+	last = last > 0 ? last : 0;
+	bins = last + 1 < BINS ? last + 1 : BINS;
+	memset(sum, 0, sizeof(sum));
+	for (i = 0; i < p->nr_stacks; i++) {
+		s = &p->stacks[i];
+		for (k = 0; k < s->seconds; k++) {
+			at = s->when[k].second < last ? s->when[k].second : last;
+			at = (long long)at * bins / (last + 1);
+			sum[at][colour_of(s->cause)] += s->when[k].nr * p->period_us / 1000 *
+							bins / p->seconds;
+		}
+	}
+	for (i = 0; i < bins; i++) {
+		for (k = 0, all = 0; k < COLOURS; k++)
+			all += sum[i][k];
+		high = fmax(high, all);
+	}
+	fprintf(out, "<h2>ms per second, over %.1f s</h2>\n", p->seconds);
+	fprintf(out, "<svg width=\"%d\" height=\"%d\">\n", WIDE + 80, HIGH + 30);
+	for (i = 0; i <= 4; i++)
+		fprintf(out, "<text x=\"65\" y=\"%d\" text-anchor=\"end\">%s</text>\n",
+			HIGH - HIGH * i / 4 + 14, brief(high * i / 4));
+	for (i = 0; i < bins && high > 0; i++) {
+		for (k = 0, base = 0; k < COLOURS; k++, base += part) {
+			part = sum[i][k] / high * HIGH;
+			if (part > 0)
+				fprintf(out, RECT, 70 + (double)WIDE * i / bins,
+					10 + HIGH - base - part, (double)WIDE / bins - 0.5, part,
+					colours[k]);
+		}
+	}
+	fputs("</svg>\n", out);
+}
+
+static void html_causes(const struct prices *p, FILE *out)
+{
+	double most = ms_per_second(p, count[order[0]]) + interval(p, count[order[0]]), ms, half;
+	int i, c;
+
+	fputs("<h2>Causes</h2>\n"
+	      "<table><tr><th>cause<th>ms per second<th>95 % interval<th>samples<th>\n"
+	      "<th>tlb-rs could take (a bound)</tr>\n", out);
+	for (i = 0; i < NCAUSES && count[order[i]]; i++) {
+		c = order[i];
+		ms = ms_per_second(p, count[c]);
+		half = interval(p, count[c]);
+		fprintf(out, "<tr><td>%s<td>%s<td>%s to %s<td>%lld", causes[c].name, brief(ms),
+			brief(fmax(ms - half, 0)), brief(ms + half), count[c]);
+		fputs("<td><svg width=\"204\" height=\"14\">", out);
+		fprintf(out, RECT, 0.0, 0.0, 200 * ms / most, 14.0,
+			colours[i < COLOURS ? i : COLOURS - 1]);
+		fprintf(out, "<path d=\"M%.1f 7H%.1f\" stroke=\"black\"/></svg>",
+			200 * fmax(ms - half, 0) / most, 200 * (ms + half) / most);
+		fprintf(out, "<td>%s</tr>\n", saver(p, c));
+	}
+	fputs("</table>\n", out);
+}
+
+void write_html(struct prices *p, const char *name)
+{
+	FILE *out = strcmp(name, "-") ? fopen(name, "we") : stdout;
+	long long all = sum_up(p);
+	char text[1200];
+
+	if (!out)
+		err(FAILURE, "%s", name);
+	heading(p, all, text, sizeof(text));
+	fputs("<!DOCTYPE html>\n<html><head><meta charset=\"utf-8\"><title>tlbstat price</title>\n"
+	      "<style>body{font:14px sans-serif;margin:2em}\n"
+	      "td,th{text-align:left;padding:2px 10px}</style>\n"
+	      "</head><body><h1>What TLB flushes cost</h1>\n", out);
+	fprintf(out, "<p>%s</p>\n", text);
+	if (all) {
+		html_causes(p, out);
+		html_over_time(p, out);
+	} else {
+		fputs("<p>No sample was in a flush.</p>\n", out);
+	}
+	fputs("</body></html>\n", out);
+	if (fflush(out) || ferror(out) || (out != stdout && fclose(out)))
+		failed_output(out == stdout ? NULL : name);
+}
