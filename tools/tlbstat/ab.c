@@ -5,12 +5,13 @@
  * Slices with the switch off and on follow each other as ABBA: what drifts, drifts in both. The
  * difference of each pair is one figure, and their median and quartiles are printed.
  */
-#include "tlbstat.h"
+#include "price.h"
 #include <getopt.h>
 #include <sys/mman.h>
 
 #define MAX_PAIRS		1000
-#define FIGURES			(NCOLS + NCOUNTERS + 1)
+#define METRIC			(NCOLS + NCOUNTERS)
+#define FIGURES			(METRIC + 1 + NCAUSES)
 
 static const struct {
 	const char *name, *sysctl, *option;
@@ -33,7 +34,7 @@ static long long before;
 static pid_t command, metric, guardian;
 static int leash = -1;
 
-/* Of each pair the figures without and with it; the last one is that of --metric. */
+/* Of each pair the figures without and with it: columns, counters, --metric, ms/s by cause. */
 static double figures[MAX_PAIRS][2][FIGURES];
 
 /* --- the switch -------------------------------------------------------------------------- */
@@ -74,17 +75,22 @@ static void restore(void)
  */
 static void guard(void)
 {
+	int ends[2], ready[2];
 	sigset_t all;
-	int ends[2];
 	char c;
 
-	if (pipe2(ends, O_CLOEXEC))
+	if (pipe2(ends, O_CLOEXEC) || pipe2(ready, O_CLOEXEC))
 		err(FAILURE, "pipe");
 	guardian = fork();
 	if (guardian < 0)
 		err(FAILURE, "fork");
 	if (guardian) {
 		close(ends[0]);
+		close(ready[1]);
+		/* Until it is there, a signal to the group would end it, too. */
+		if (read(ready[0], &c, 1) != 1)
+			errx(FAILURE, "the process that restores the switch has ended");
+		close(ready[0]);
 		leash = ends[1];
 		atexit(restore);
 		return;
@@ -93,6 +99,10 @@ static void guard(void)
 	setsid();
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);
+	if (write(ready[1], "", 1) != 1)
+		_exit(FAILURE);
+	close(ready[0]);
+	close(ready[1]);
 	while (read(ends[0], &c, 1) < 0 && errno == EINTR)
 		;
 	_exit(set_switch(before) ? 0 : FAILURE);
@@ -145,6 +155,36 @@ static double read_metric(int fd, int status)
 	return v;
 }
 
+static struct prices prices;
+/* NULL: there are samples. */
+static const char *no_samples;
+
+static void count_causes(long long *count)
+{
+	int i;
+
+	if (!no_samples)
+		drain_sampler(&prices, 0);
+	memset(count, 0, NCAUSES * sizeof(*count));
+	for (i = 0; i < prices.nr_stacks; i++)
+		count[prices.stacks[i].cause] += prices.stacks[i].nr;
+}
+
+/* Samples do not wait for longer than their rings have room. */
+static int wait_and_drain(double deadline, siginfo_t *info)
+{
+	double at;
+	int sig;
+
+	do {
+		at = fmin(deadline, seconds_of(CLOCK_MONOTONIC) + 0.1);
+		sig = wait_until(at, info);
+		if (!no_samples)
+			drain_sampler(&prices, 0);
+	} while (!sig && at < deadline);
+	return sig;
+}
+
 /* Returns the number of a signal that ends it all, -1 if the command has ended, or 0. */
 static int wait_for(double deadline, int *metric_status)
 {
@@ -152,7 +192,7 @@ static int wait_for(double deadline, int *metric_status)
 	siginfo_t info;
 
 	do {
-		sig = wait_until(deadline, &info);
+		sig = wait_and_drain(deadline, &info);
 		if (sig == SIGCHLD) {
 			if (metric > 0 && waitpid(metric, metric_status, WNOHANG) == metric)
 				metric = 0;
@@ -183,6 +223,7 @@ static double change(const struct sample *was, const struct sample *now, const c
 static int slice(long long value, double *v)
 {
 	static struct sample was, now;
+	long long before[NCAUSES], after[NCAUSES];
 	double begin, seconds;
 	int i, sig, fd = -1, status = 0;
 
@@ -194,6 +235,7 @@ static int slice(long long value, double *v)
 	if (sig)
 		return sig;
 	take(&was);
+	count_causes(before);
 	begin = seconds_of(CLOCK_MONOTONIC);
 	if (o.metric)
 		fd = start_metric();
@@ -204,7 +246,10 @@ static int slice(long long value, double *v)
 		return sig;
 	take(&now);
 	seconds = seconds_of(CLOCK_MONOTONIC) - begin;
-	v[FIGURES - 1] = o.metric ? read_metric(fd, status) : NAN;
+	count_causes(after);
+	for (i = 0; i < NCAUSES; i++)
+		v[METRIC + 1 + i] = (after[i] - before[i]) * prices.period_us / 1000 / seconds;
+	v[METRIC] = o.metric ? read_metric(fd, status) : NAN;
 	for (i = 0; i < NCOLS; i++)
 		v[i] = columns[i].kind == RATE ? change(&was, &now, columns[i].key) / seconds : NAN;
 	for (i = 0; i < NCOUNTERS; i++)
@@ -264,9 +309,10 @@ static bool summarize(int figure, int pairs, struct row *r)
 
 static void print_figures(int pairs)
 {
-	const char *key, *what;
+	const char *what;
+	char key[64];
 	struct row r;
-	int i;
+	int headed = 0, i;
 
 	if (o.json)
 		printf("{\"tlbstat_ab\":1,\"switch\":\"vm.%s\",\"pairs\":%d,\"seconds\":%.3f",
@@ -276,12 +322,15 @@ static void print_figures(int pairs)
 		       FORM, switches[o.which].sysctl, pairs, o.seconds, before,
 		       "medians, per second", "off", "on", "on-off", "quartiles", "");
 	for (i = 0; i < FIGURES; i++) {
-		key = i < NCOLS ? columns[i].key : i < NCOLS + NCOUNTERS ?
-		      counters[i - NCOLS].key : "metric";
-		what = i < NCOLS ? columns[i].help : i < NCOLS + NCOUNTERS ?
-		       counters[i - NCOLS].help : "the metric (not per second)";
 		if (!summarize(i, pairs, &r))
 			continue;
+		what = i < NCOLS ? columns[i].help : i < METRIC ? counters[i - NCOLS].help :
+		       i == METRIC ? "the metric (not per second)" : causes[i - METRIC - 1].name;
+		snprintf(key, sizeof(key), "%s%s", i > METRIC ? "ms_per_s." : "",
+			 i < NCOLS ? columns[i].key : i < METRIC ? counters[i - NCOLS].key :
+			 i == METRIC ? "metric" : what);
+		if (!o.json && i > METRIC && !headed++)
+			puts("flushes by cause, ms per second (samples)");
 		if (o.json)
 			printf(",\"%s\":{\"off\":%.6g,\"on\":%.6g,\"diff\":[%.6g,%.6g,%.6g]}", key,
 			       r.off, r.on, r.low, r.middle, r.high);
@@ -289,7 +338,11 @@ static void print_figures(int pairs)
 			printf(FORM, what, brief(r.off), brief(r.on), brief(r.middle), brief(r.low),
 			       brief(r.high));
 	}
-	puts(o.json ? "}" : "A difference is one if both quartiles are on one side of zero.");
+	if (o.json)
+		printf(no_samples ? ",\"no_samples\":\"%s\"}\n" : "}\n", no_samples);
+	else
+		printf("A difference is one if both quartiles are on one side of zero%s%s.\n",
+		       no_samples ? "; no times by cause: " : "", no_samples ?: "");
 }
 
 static void parse(int argc, char **argv)
@@ -340,6 +393,7 @@ int ab(int argc, char **argv)
 	find_switch();
 	block_signals();
 	guard();
+	no_samples = start_sampling(&prices, RING, 0);
 	snprintf(text, sizeof(text), "%g", o.seconds);
 	setenv("TLBSTAT_SECONDS", text, 1);
 	if (o.command)
@@ -351,6 +405,10 @@ int ab(int argc, char **argv)
 		}
 	}
 	restore();
+	if (!no_samples)
+		close_sampler(&prices);
+	if (prices.lost)
+		warnx("samples were lost: times by cause are too low");
 	if (sig && i)
 		warnx("%s after %d of %d pairs", sig < 0 ? "the command ended" : "interrupted", i,
 		      o.pairs);

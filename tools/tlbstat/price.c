@@ -17,7 +17,7 @@ static struct {
 	const char *out, *html;
 	bool json;
 	char **command;
-} o = { .pages = 128 };
+} o = { .pages = RING };
 
 static struct prices prices;
 
@@ -64,28 +64,38 @@ static bool goes_on(double deadline, pid_t *command)
 	return true;
 }
 
-/* Returns why there are no samples, or NULL. */
-static const char *sample_flushes(struct prices *p)
+/* Signals are blocked. Returns why there are no samples, or NULL. */
+const char *start_sampling(struct prices *p, int pages, double period_us)
 {
-	static struct sample was, now;
 	static char wrong[200];
-	const char *why = read_symbols();
-	double begin, end, at;
-	pid_t command = 0;
+	const char *why;
 
+	describe(p);
+	why = read_symbols();
 	if (why)
 		return why;
 	if (!choose_flush_functions(!strcmp(p->arch, "aarch64")))
 		return "this kernel has none of the functions that are known to flush";
 	snprintf(p->leaves, sizeof(p->leaves), strcmp(p->arch, "aarch64") ? "frames" :
 		 open_kcore() ? "instructions" : "functions");
-	block_signals();
 	touch_caches();
 	touch_stacks();
+	return open_sampler(p, pages, period_us, wrong, sizeof(wrong)) ? NULL : wrong;
+}
+
+static const char *sample_flushes(struct prices *p)
+{
+	static struct sample was, now;
+	double begin, end, at;
+	pid_t command = 0;
+	const char *why;
+
+	block_signals();
 	take(&was);
 	memset(&now, 0, sizeof(now));
-	if (!open_sampler(p, o.pages, o.period_us, wrong, sizeof(wrong)))
-		return wrong;
+	why = start_sampling(p, o.pages, o.period_us);
+	if (why)
+		return why;
 	begin = seconds_of(CLOCK_MONOTONIC);
 	if (o.command)
 		command = start_group(o.command, -1);
@@ -166,7 +176,6 @@ int price(int argc, char **argv)
 	parse(argc, argv, recording, reporting);
 	if (reporting)
 		return report_prices(optind < argc ? argv[optind] : DEFAULT);
-	describe(&prices);
 	o.out = o.out ?: DEFAULT;
 	why = sample_flushes(&prices);
 	if (why && recording)

@@ -9,6 +9,7 @@
 
 #define DEPTH			48	/* frames of a chain */
 #define NCAUSES			30	/* the last one: unmatched */
+#define RING			128	/* pages for samples of a CPU */
 #define LINE			4096
 #define WORD			64
 
@@ -90,6 +91,10 @@ struct sampler;
 bool open_sampler(struct prices *p, int pages, double period_us, char *wrong, size_t size);
 void drain_sampler(struct prices *p, int second);
 void close_sampler(struct prices *p);
+
+/* price.c */
+
+const char *start_sampling(struct prices *p, int pages, double period_us);
 
 /* calibrate.c: without samples */
 

@@ -229,6 +229,7 @@ def priced(suite, arch):
     ab = next((r for r in result.records if "tlbstat_ab" in r), {})
     pages = ab.get("tlb_batch_pages", {"off": -1, "on": -1})
     suite.check(f"{arch} tlbstat ab sees that vm.tlb_batch batches", pages["off"] == 0 and pages["on"] > 1000, f"{pages}")
+    suite.check(f"{arch} tlbstat ab sees the cause", "ms_per_s.migration: syscall" in ab)
     suite.check(f"{arch} tlbstat ab sets the switch as it was", {"switch": 1} in result.records)
 
 
