@@ -392,7 +392,7 @@ class Live(Case):
         return p.stdout
 
     def test_known_load(self):
-        out = self.live("record", "-o", "live", "--", "./tlb_load", "mprotect", "2")
+        out = self.live("record", "-p", "250", "-o", "live", "--", "./tlb_load", "mprotect", "2")
         self.assertEqual(json.loads(out)["load"], "mprotect")
         got = json.loads(self.live("report", "--json", "live"))
         causes = {c["cause"]: c["samples"] for c in got["causes"]}

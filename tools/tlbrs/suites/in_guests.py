@@ -199,7 +199,7 @@ PRICED = {"mprotect": "mprotect", "split": "split", "move_pages": "migration: sy
 PRICE = "".join(["echo 0 > /proc/sys/kernel/numa_balancing\n", *(f"""
 tlb_load {load} 120 /mnt & load=$!
 sleep 0.3
-tlbstat price record -o /tmp/price {3 if load == "split" else 1.5}
+tlbstat price record -p 250 -o /tmp/price {3 if load == "split" else 1.5}
 kill $load
 echo '{{"priced":"{load}"}}'
 tlbstat price report --json /tmp/price
