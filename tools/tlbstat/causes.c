@@ -32,7 +32,7 @@ const struct cause causes[NCAUSES] = {
 	{ "writeback", "page_vma_mkclean_one folio_mkclean page_mkclean_one\n"
 	  "folio_clear_dirty_for_io clear_page_dirty_for_io wrprotect_file_folio*\n"
 	  "mapping_wrprotect_range",
-	  0, false, "each page that is written back is protected by itself" },
+	  LARGE, false, "" },
 	{ "NUMA hint scan", "change_prot_numa task_numa_work",
 	  0, false, "one flush already" },
 	{ "khugepaged, collapse", "khugepaged madvise_collapse collapse_huge_page\n"

@@ -42,13 +42,14 @@ bool choose_flush_functions(bool arm64);
 struct cause {
 	const char *name;
 	const char *frames;	/* patterns, of which one is enough */
-	/* How many flushes tlb_batch makes one: 0: none, THP: as many as a huge page has pages. */
+	/* How many flushes tlb_batch makes one; 0: none. */
 	int merged;
 	bool migrc;		/* can defer it */
 	const char *why;	/* it is not saved, or not by all */
 };
 
-#define THP			-1
+#define THP			-1	/* as many as a huge page has pages */
+#define LARGE			-2	/* mkclean, not tlb_batch: of large folios, and how many is not known */
 
 extern const struct cause causes[NCAUSES];
 

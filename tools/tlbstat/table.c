@@ -70,6 +70,9 @@ static const char *saver(const struct prices *p, int cause)
 		snprintf(text, sizeof(text), "nothing: %s", c->why);
 		return text;
 	}
+	if (c->merged == LARGE)
+		return p->tlb_batch > 0 ? "mkclean is on; what is left is of small folios" :
+		       "most of that of large folios (mkclean)";
 	if (!isnan(most))
 		n = snprintf(text, sizeof(text), "up to %s (tlb_batch)", brief(most));
 	else if (!strcmp(p->arch, "x86_64"))
