@@ -49,7 +49,7 @@ struct cause {
 };
 
 #define THP			-1	/* as many as a huge page has pages */
-#define LARGE			-2	/* mkclean, not tlb_batch: of large folios, and how many is not known */
+#define LARGE			-2	/* not tlb_batch, but mkclean, of large folios */
 
 extern const struct cause causes[NCAUSES];
 
