@@ -56,7 +56,8 @@ XFS_BROKEN = [r.command for r in sabotage_table.REMOVALS
 
 
 def fs(suite):
-    """migrc on other filesystems than ext4: three that opted in, with and without the rules, and one that did not."""
+    """Other filesystems than ext4: for migrc three that opted in, with and without the rules, and one that did not; and
+    what is written back there."""
     for arch in chosen(suite):
         if not kernel(suite, arch, "fs"):
             continue
@@ -69,6 +70,8 @@ def fs(suite):
                   ("verity", "journal", "btrfs", "image", "copyup"),
                   oracle=arch == "arm64")
             start(filesystem, suite, arch, "xfs without rules", "xfs:512M", XFS_BROKEN)
+            for name in ("xfs", "btrfs"):
+                start(boot, suite, f"{name}, written back", arch, "fs", "tlb_batch_mkclean", disk=f"{name}:512M")
             start(filesystem, suite, arch, "btrfs", "btrfs:512M",
                   [f"{program} -v btrfs", broken.format("btrfs", "file")])
             for name in guest.READ_ONLY:
