@@ -59,11 +59,11 @@ FEW_CPUS = {"arm64": 1, "x86_64": 2}
 INSNS_LIMIT = {"move_mthp": 0.7, "move_thp8": 0.7, "move_unlike": 1.02}
 # Most TLBIs of arm64 for each page of THPs that migrate_pages() moves to and fro: one serves 512 pages.
 LOAD_LIMIT = 0.003
-# The same for pages of 4096 that NUMA hint faults make accessible, block by block. Two are a timer's.
+# The same for 4096 pages that NUMA hint faults make accessible, block by block: none, and two of what else runs.
 HINT_LIMIT = 2 / 4096
 # Most flushes of msync() of 4096 dirty pages, one for each folio: TLBI on arm64, rounds of x86_64.
 MSYNC_LIMIT = {"msync_64k": 258, "msync_64k_again": 258, "msync_2m": 9, "msync_2m_again": 9}
-# And of a call that changes many THPs: one of all. A change of the memory type of arm64 is the exception: for each, not less.
+# Most flushes of a call that changes many THPs. If it changes the memory type, arm64 flushes at least once for each.
 HUGE_LIMIT = 2
 HUGE = {"arm64": ("huge_free", "huge_protect", "huge_uffd"),
         "x86_64": ("huge_free", "huge_protect", "huge_uffd", "huge_softdirty")}

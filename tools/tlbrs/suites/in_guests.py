@@ -193,7 +193,7 @@ def watched(suite, arch, variant):
               f"{grown('vmemmap_saved_bytes')} bytes")
 
 
-# What tlbstat price makes of loads that flush for one cause each. Scans for NUMA balancing would be another one.
+# The cause that tlbstat price has to find for each load. NUMA balancing is off, because its scans flush, too.
 PRICED = {"mprotect": "mprotect", "split": "split", "move_pages": "migration: syscall", "msync": "writeback",
           "vfree": "kernel: vmalloc, modules", "fork": "fork"}
 PRICE = "".join(["echo 0 > /proc/sys/kernel/numa_balancing\n", *(f"""
@@ -211,6 +211,7 @@ echo "{\\"switch\\":$(cat /proc/sys/vm/tlb_batch)}"
 """])
 
 
+# Samples of each load that may be of what else runs: a slow host has few in all.
 STRAY = 2
 
 
@@ -226,7 +227,6 @@ def priced(suite, arch):
         r = found.get(load, {"flush_samples": 0, "causes": [], "unmatched": 1})
         samples = {c["cause"]: c["samples"] for c in r["causes"]}
         right, every = samples.get(cause, 0), r["flush_samples"]
-        # A slow host has few samples, of which some are of what else runs.
         suite.check(f"{arch} tlbstat price, {load}: 90 % of the samples are of {cause}",
                     every >= 5 and right >= 0.9 * every - STRAY, f"{right} of {every} {samples}")
         suite.check(f"{arch} tlbstat price, {load}: 5 % are unmatched at most", r["unmatched"] * every <= 0.05 * every + STRAY,
