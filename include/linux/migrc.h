@@ -7,12 +7,14 @@
 #ifndef _LINUX_MIGRC_H
 #define _LINUX_MIGRC_H
 
+#include <linux/cleanup.h>
 #include <linux/migrate_mode.h>
 #include <linux/migrc_types.h>
 #include <linux/mm_types.h>
 #include <linux/rmap.h>
 
 struct migrc_mm;
+struct reclaim_state;
 
 /* mm/migrc/migrc_debug.c */
 #ifdef CONFIG_MIGRC_DEBUG
@@ -49,6 +51,7 @@ void migrc_zero_range(struct folio *folio, size_t start, size_t length);
 #include <linux/atomic.h>
 #include <linux/jump_label.h>
 #include <linux/sched.h>
+#include <linux/swap.h>
 #include <linux/vmstat.h>
 
 /* vm.migrc_enable */
@@ -62,7 +65,6 @@ DECLARE_STATIC_KEY_FALSE(migrc_readmostly_key);
 /* mm/migrc/migrc_main.rs */
 void migrc_meet_flushed(struct migrc_walk *walk, bool writable, bool shared);
 void migrc_meet_poisoned(struct migrc_walk *walk);
-bool migrc_reason_may_defer(enum migrate_reason reason);
 void migrc_unregister(struct migrc_mm *mm);
 void migrc_flush_mm_slow(struct migrc_mm *mm, u64 deferred, enum migrc_hook hook);
 void migrc_count_miss(struct migrc_mm *mm);
@@ -74,7 +76,8 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 void migrc_before_restore_slow(struct vm_area_struct *vma, unsigned long addr, pte_t pte,
 			       unsigned int nr);
 bool migrc_walk_end_slow(struct folio *src);
-void migrc_add_source(struct folio *src);
+void migrc_add_source(struct folio *src, enum migrate_reason reason);
+bool migrc_reason_may_defer(enum migrate_reason reason);
 pte_t migrc_protect_slow(struct folio *folio, struct vm_area_struct *vma, pte_t pte);
 bool migrc_stays_protected_slow(struct vm_area_struct *vma);
 void migrc_fork_begin(struct mm_struct *mm);
@@ -319,7 +322,7 @@ static inline void migrc_reuse(struct vm_area_struct *vma, pte_t pte)
 static inline bool migrc_holds(void)
 {
 	return static_branch_unlikely(&migrc_used_key) &&
-	       (global_node_page_state(NR_MIGRC_HELD) || migrc_debug_holds());
+	       (global_zone_page_state(NR_MIGRC_HELD) || migrc_debug_holds());
 }
 
 /* Whether a drain for @reason would release anything. */
@@ -361,6 +364,50 @@ static inline bool migrc_reclaim_some(enum migrc_drain_reason reason)
 		return false;
 	migrc_drain_join(reason);
 	return true;
+}
+
+/**
+ * migrc_begin_round - pages that a task is going to demote may be deferred
+ * @state: of the task, which sets its reclaim_state to it; it has nested none
+ * @defers: whether it calls migrc_end_round() before it relies on the memory
+ */
+static inline void migrc_begin_round(struct reclaim_state *state, bool defers)
+{
+	state->may_defer = defers;
+}
+
+/* Whether this is kswapd, and migrc_end_round() would release pages. Any context. */
+static inline bool migrc_in_round(void)
+{
+	return static_branch_unlikely(&migrc_used_key) && current_is_kswapd() &&
+	       current->reclaim_state && current->reclaim_state->may_defer &&
+	       global_zone_page_state(NR_MIGRC_HELD);
+}
+
+/**
+ * migrc_credit - pages that are as good as free for kswapd
+ * @zone: a zone of its node
+ *
+ * rule: migrc/credit: free memory does not grow while kswapd holds what it has demoted.
+ *
+ * Context: any.
+ * Return: pages of @zone that are free as soon as kswapd calls migrc_end_round(); 0 for others.
+ */
+static inline unsigned long migrc_credit(struct zone *zone)
+{
+	return migrc_in_round() && !migrc_skip(MIGRC_HOOK_CREDIT) ?
+	       zone_page_state(zone, NR_MIGRC_HELD) : 0;
+}
+
+/**
+ * migrc_end_round - release what a task has demoted
+ *
+ * Context: may sleep; reclaim may wait for it.
+ * Return: false if there was nothing to release.
+ */
+static inline bool migrc_end_round(void)
+{
+	return migrc_reclaim(MIGRC_DRAIN_ROUND);
 }
 
 static inline void migrc_mm_init(struct mm_struct *mm)
@@ -408,7 +455,7 @@ static inline enum ttu_flags migrc_deferred_flags(bool deferred)
 
 static inline void migrc_flush_mixed(void) { }
 
-static inline void migrc_add_source(struct folio *src) { }
+static inline void migrc_add_source(struct folio *src, enum migrate_reason reason) { }
 
 static inline bool migrc_flush_mm(struct mm_struct *mm, enum migrc_hook hook)
 {
@@ -450,6 +497,23 @@ static inline bool migrc_reclaim_some(enum migrc_drain_reason reason)
 	return false;
 }
 
+static inline void migrc_begin_round(struct reclaim_state *state, bool defers) { }
+
+static inline bool migrc_in_round(void)
+{
+	return false;
+}
+
+static inline unsigned long migrc_credit(struct zone *zone)
+{
+	return 0;
+}
+
+static inline bool migrc_end_round(void)
+{
+	return false;
+}
+
 static inline void migrc_fork_begin(struct mm_struct *mm) { }
 
 static inline void migrc_fork_end(struct mm_struct *mm) { }
@@ -458,5 +522,8 @@ static inline void migrc_mm_init(struct mm_struct *mm) { }
 
 static inline void migrc_mm_exit(struct mm_struct *mm) { }
 #endif /* CONFIG_MIGRC */
+
+/* guard(migrc_round)(): migrc_end_round() on each return */
+DEFINE_LOCK_GUARD_0(migrc_round, (void)0, migrc_end_round())
 
 #endif /* _LINUX_MIGRC_H */

@@ -31,6 +31,7 @@
 	EM(LIMIT, "limit")		/* a node holds as many pages as it may */ \
 	EM(PRESSURE, "pressure")	/* an allocation would have to reclaim */ \
 	EM(KSWAPD, "kswapd")		/* kswapd is about to look at the watermarks */ \
+	EM(ROUND, "round")		/* a task has demoted pages, and relies on them */ \
 	EM(ISOLATE, "isolate")		/* page blocks or per-CPU lists are to be emptied */ \
 	EM(POISON, "poison")		/* memory failure looks at a page */ \
 	EM(MIXED, "mixed")		/* not all mappings of a folio could be deferred */ \
@@ -67,10 +68,14 @@
 	EM(OFF, "off")			/* nothing is added once vm.migrc_enable is 0 */ \
 	EM(PRESSURE, "pressure")	/* an allocation drains */ \
 	EM(KSWAPD, "kswapd")		/* kswapd drains */ \
+	EM(ROUND, "round")		/* a task that has demoted drains */ \
 	EM(ISOLATE, "isolate")		/* a task that empties page blocks drains */ \
 	EM(POISON, "poison")		/* memory failure drains */ \
 	EM(DISARM, "disarm")		/* a drain stops the timer of its sources */ \
-	EM(WORKER, "worker")		/* a worker drains, not the caller */
+	EM(WORKER, "worker")		/* a worker drains, not the caller */ \
+	EM(CREDIT, "credit")		/* kswapd stops for what it holds */ \
+	EM(GATE, "gate")		/* kswapd defers nothing close to the min watermark */ \
+	EM(STEP, "step")		/* demotion holds no more than a watermark step */
 
 enum migrc_fact {
 #define MIGRC_EM(fact, name)		MIGRC_##fact,

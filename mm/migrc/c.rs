@@ -6,6 +6,7 @@ use crate::eligibility::{
     AreaFacts,
     Deny,
     FileFacts,
+    NodeFacts,
     Protection, //
 };
 use kernel::{
@@ -68,6 +69,17 @@ impl From<&bindings::migrc_area_facts> for AreaFacts {
             userfaultfd: facts.userfaultfd,
             soft_dirty: facts.soft_dirty,
             notifier: facts.notifier,
+        }
+    }
+}
+
+impl From<&bindings::migrc_node_facts> for NodeFacts {
+    #[inline]
+    fn from(facts: &bindings::migrc_node_facts) -> Self {
+        Self {
+            present: facts.present,
+            asked: facts.asked,
+            step: facts.step,
         }
     }
 }

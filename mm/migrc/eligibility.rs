@@ -118,7 +118,11 @@ pub enum Caller {
     NumaHint,
     /// DAMON.
     Damon,
-    /// Compaction, offlining, demotion and the like: they want the source, or lack memory.
+    /// kswapd demotes single pages.
+    Kswapd,
+    /// Somebody has asked for reclaim, which demotes.
+    Proactive,
+    /// Compaction, offlining, other demotion and the like: they want the source, or lack memory.
     Other,
 }
 
@@ -127,17 +131,41 @@ impl Caller {
     pub const fn may_defer(self) -> bool {
         !matches!(self, Self::Other)
     }
+
+    /// Whether it demotes, and drains before it relies on what that gives back.
+    pub const fn demotes(self) -> bool {
+        matches!(self, Self::Kswapd | Self::Proactive)
+    }
 }
 
-/// How many pages of a node may be held: what the administrator asks for, or of all `present` ones
-/// a hundredth, and 64 MiB at most.
-pub const fn limit(asked: usize, present: usize, page_size: usize) -> usize {
-    let (share, most) = (present / 100, (64 << 20) / page_size);
+/// What C sees of the node of a source. All are pages.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeFacts {
+    /// Pages that it has.
+    pub present: usize,
+    /// How many the administrator wants to be held at most; 0: the default.
+    pub asked: usize,
+    /// From the low watermark to the high one.
+    pub step: usize,
+}
 
-    match asked {
-        0 if share < most => share,
-        0 => most,
-        asked => asked,
+impl NodeFacts {
+    /// How many pages of the node may be held: what the administrator asks for, or of all
+    /// present ones a hundredth, and 64 MiB at most.
+    ///
+    /// rule: migrc/step: of what is demoted, not more than one step of the watermarks. That is what
+    /// kswapd is there to keep free.
+    pub fn limit(&self, caller: Caller, page_size: usize) -> usize {
+        let most = match self.asked {
+            0 => (self.present / 100).min((64 << 20) / page_size),
+            asked => asked,
+        };
+
+        if caller.demotes() {
+            most.min(self.step)
+        } else {
+            most
+        }
     }
 }
 
@@ -150,11 +178,13 @@ pub struct FolioFacts {
     pub reclaims: bool,
     /// Free pages of the zone. A rough number is enough: an allocation that finds less drains.
     pub free: usize,
+    /// The min watermark of the zone.
+    pub min: usize,
     /// The low watermark of the zone.
     pub low: usize,
     /// Pages of the folio.
     pub pages: usize,
-    /// What [`limit`] says of its node.
+    /// What [`NodeFacts::limit`] says.
     pub limit: usize,
     /// Page table entries that map the folio.
     pub mappings: usize,
@@ -202,6 +232,16 @@ impl FolioFacts {
     /// library does not.
     const MAX_MAPPINGS: usize = 1024;
 
+    /// With so many free pages or fewer, the zone is short of memory. kswapd runs because there are
+    /// fewer than the low watermark.
+    fn short(&self) -> usize {
+        match self.caller {
+            // rule: migrc/gate: an allocation that may not drain can use the rest
+            Caller::Kswapd => self.min + self.low.saturating_sub(self.min) / 2,
+            _ => self.low,
+        }
+    }
+
     /// Whether its flushes may be deferred, as far as its mappings allow it.
     ///
     /// `freeze` is asked if nothing else denies, and only of a file: whether nobody has write
@@ -212,7 +252,8 @@ impl FolioFacts {
         let facts = [
             (!self.caller.may_defer(), Deny::Reason),
             (
-                self.reclaims && self.caller != Caller::Damon || self.free <= self.low,
+                self.reclaims && self.caller != Caller::Damon && !self.caller.demotes()
+                    || self.free <= self.short(),
                 Deny::Memory,
             ),
             (self.pages > 1 && self.pages > self.limit, Deny::Limit),

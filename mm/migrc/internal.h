@@ -34,15 +34,28 @@ bool migrc_still_frozen(struct folio *src);
 
 /* --- migrc_facts.c --- */
 
-/* What is seen of a folio that is to be migrated; mm/migrc/eligibility.rs says what follows. */
-struct migrc_folio_facts {
+/* What is seen of a task that migrates. */
+struct migrc_caller_facts {
 	enum migrate_reason reason;
+	bool may_demote;	/* it drains before it relies on what it has demoted */
+	bool kswapd;
+};
+
+/* And of the node of a source. */
+struct migrc_node_facts {
+	unsigned long present;	/* its pages */
+	unsigned long asked;	/* vm.migrc_max_pages */
+	unsigned long step;	/* pages from the low watermark to the high one */
+};
+
+/* And of a folio that is to be migrated; mm/migrc/eligibility.rs says what follows. */
+struct migrc_folio_facts {
+	struct migrc_caller_facts caller;
 	unsigned long pages;
 	unsigned long mappings;
-	unsigned long present;	/* pages of the node */
-	unsigned long asked;	/* vm.migrc_max_pages */
+	struct migrc_node_facts node;
 	unsigned long free;	/* pages of the zone */
-	unsigned long low;	/* its watermark */
+	unsigned long min, low;	/* its watermarks */
 	bool reclaims;		/* the task does */
 	bool unusual;		/* hugetlb, device memory, mapped by a PMD */
 	bool poisoned;
@@ -93,7 +106,8 @@ bool migrc_meet(struct migrc_walk *walk, struct migrc_mm *mm,
 bool migrc_end(struct migrc_walk *walk, struct folio *src, unsigned long pages, bool mixes);
 void migrc_register(struct migrc_mm *mm);
 void migrc_add(struct folio *folio, unsigned int node, unsigned long pages,
-	       unsigned long asked, unsigned long present);
+	       const struct migrc_caller_facts *caller, const struct migrc_node_facts *facts);
+bool migrc_caller_may_defer(const struct migrc_caller_facts *caller);
 void migrc_run_drain(u32 reasons);
 void migrc_open(bool open);
 enum migrc_protection migrc_protection(struct migrc_mm *mm, const struct migrc_page_facts *facts);
@@ -128,7 +142,8 @@ DECLARE_PER_CPU(unsigned long, migrc_protected);
 extern atomic_long_t migrc_hook_flushes[NR_MIGRC_FLUSH_HOOKS];
 extern const char * const migrc_hook_names[NR_MIGRC_HOOKS];
 
-unsigned long migrc_account_added(struct folio *folio, unsigned int node, unsigned long pages);
+unsigned long migrc_account_added(struct folio *folio, unsigned int node, unsigned long pages,
+				  bool demoted);
 void migrc_account_denied(enum migrc_fact reason, unsigned long pages);
 void migrc_account_drain(enum migrc_drain_reason reason, unsigned long pages,
 			 unsigned long mms, u64 since, u64 ns);

@@ -69,15 +69,15 @@ void migrc_arch_sync(unsigned long mms)
 		arch_migrc_sync(&migrc_batch);
 }
 
-static void release_batch(struct folio_batch *fbatch, int nid, unsigned long *pages,
+static void release_batch(struct folio_batch *fbatch, struct zone *zone, unsigned long *pages,
 			  bool held)
 {
 	if (!*pages)
 		return;
 	folios_put(fbatch);
-	/* Exact, unlike mod_node_page_state(): 0 means that there are none. */
+	/* Exact, unlike mod_zone_page_state(): 0 means that there are none. */
 	if (held)
-		node_page_state_add(-(long)*pages, NODE_DATA(nid), NR_MIGRC_HELD);
+		zone_page_state_add(-(long)*pages, zone, NR_MIGRC_HELD);
 	*pages = 0;
 }
 
@@ -85,26 +85,26 @@ static void release_batch(struct folio_batch *fbatch, int nid, unsigned long *pa
 void migrc_release(struct folio *first, bool held)
 {
 	struct folio_batch fbatch;
+	struct zone *zone = NULL;
 	unsigned long pages = 0;
-	int nid = 0;
 
 	folio_batch_init(&fbatch);
 	while (first) {
 		struct folio *folio = first;
 
 		first = (struct folio *)folio->lru.next;
-		if (folio_nid(folio) != nid)
-			release_batch(&fbatch, nid, &pages, held);
-		nid = folio_nid(folio);
+		if (folio_zone(folio) != zone)
+			release_batch(&fbatch, zone, &pages, held);
+		zone = folio_zone(folio);
 		pages += folio_nr_pages(folio);
 		if (migrc_debug_release(folio))
 			continue;
 		if (!folio_batch_add(&fbatch, folio)) {
-			release_batch(&fbatch, nid, &pages, held);
+			release_batch(&fbatch, zone, &pages, held);
 			cond_resched();
 		}
 	}
-	release_batch(&fbatch, nid, &pages, held);
+	release_batch(&fbatch, zone, &pages, held);
 }
 
 /* For ages, which are milliseconds: once for each source, so it has to be cheap. */

@@ -7,6 +7,7 @@
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
 #include <linux/percpu.h>
+#include <linux/swap.h>
 #include <linux/userfaultfd_k.h>
 #include <asm/migrc.h>
 
@@ -26,16 +27,47 @@ static bool zone_isolates(struct zone *zone)
 }
 #endif
 
+static struct migrc_caller_facts caller_facts(enum migrate_reason reason)
+{
+	return (struct migrc_caller_facts) {
+		.reason = reason,
+		.may_demote = current->reclaim_state && current->reclaim_state->may_defer,
+		.kswapd = current_is_kswapd(),
+	};
+}
+
+static struct migrc_node_facts node_facts(int nid)
+{
+	struct zone *zones = NODE_DATA(nid)->node_zones;
+	struct migrc_node_facts facts = {
+		.present = node_present_pages(nid),
+		.asked = READ_ONCE(migrc_max_pages),
+		.step = migrc_skip(MIGRC_HOOK_STEP) ? ULONG_MAX : 0,
+	};
+
+	if (!facts.step) {
+		for (int i = 0; i < MAX_NR_ZONES; i++)
+			facts.step += high_wmark_pages(&zones[i]) - low_wmark_pages(&zones[i]);
+	}
+	return facts;
+}
+
+/*
+ * Between here and migrc_walk_end() nothing may be allocated in a way that reclaims: a nested
+ * demotion would begin a walk of its own.
+ */
 bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 {
 	struct zone *zone = folio_zone(src);
 	struct migrc_folio_facts facts = {
-		.reason = reason,
+		.caller = caller_facts(reason),
 		.pages = folio_nr_pages(src),
 		.mappings = folio_mapcount(src),
-		.present = node_present_pages(folio_nid(src)),
-		.asked = READ_ONCE(migrc_max_pages),
-		.free = zone_page_state(zone, NR_FREE_PAGES),
+		.node = node_facts(folio_nid(src)),
+		/* rule: migrc/gate: while free memory is short, demotion frees at once */
+		.free = migrc_skip(MIGRC_HOOK_GATE) ? ULONG_MAX :
+						      zone_page_state(zone, NR_FREE_PAGES),
+		.min = min_wmark_pages(zone),
 		.low = low_wmark_pages(zone),
 		.reclaims = current->flags & PF_MEMALLOC,
 		.unusual = folio_test_hugetlb(src) || folio_is_zone_device(src) ||
@@ -105,17 +137,18 @@ bool migrc_walk_end_slow(struct folio *src)
 	return true;
 }
 
-void migrc_add_source(struct folio *src)
+void migrc_add_source(struct folio *src, enum migrate_reason reason)
 {
+	const struct migrc_caller_facts caller = caller_facts(reason);
 	struct zone *zone = folio_zone(src);
 	int nid = folio_nid(src);
+	const struct migrc_node_facts node = node_facts(nid);
 
 	if (migrc_skip(MIGRC_HOOK_RECORD)) {
 		folio_put(src);
 		return;
 	}
-	migrc_add(src, nid, folio_nr_pages(src), READ_ONCE(migrc_max_pages),
-		  node_present_pages(nid));
+	migrc_add(src, nid, folio_nr_pages(src), &caller, &node);
 	/*
 	 * rule: migrc/isolate: a task that isolates page blocks drains after that. If it
 	 * was too early for @src, the isolation is visible here. Pairs with the one in
@@ -159,6 +192,13 @@ pte_t migrc_protect_slow(struct folio *folio, struct vm_area_struct *vma, pte_t 
 	default:
 		return pte;
 	}
+}
+
+bool migrc_reason_may_defer(enum migrate_reason reason)
+{
+	const struct migrc_caller_facts caller = caller_facts(reason);
+
+	return migrc_caller_may_defer(&caller);
 }
 
 bool migrc_stays_protected_slow(struct vm_area_struct *vma)

@@ -31,13 +31,13 @@ use core::{
     ptr::NonNull, //
 };
 use eligibility::{
-    limit,
     AreaFacts,
     Caller,
     Deny,
     FileFacts,
     FolioFacts,
     MappingFacts,
+    NodeFacts,
     PageFacts,
     Verdict, //
 };
@@ -292,24 +292,27 @@ unsafe fn mark(mm: *mut bindings::migrc_mm, permit: Permit) {
     permit.counted();
 }
 
-fn caller(reason: bindings::migrate_reason) -> Caller {
-    match reason {
+fn caller(facts: &bindings::migrc_caller_facts) -> Caller {
+    match facts.reason {
         bindings::migrate_reason_MR_SYSCALL => Caller::Syscall,
         bindings::migrate_reason_MR_MEMPOLICY_MBIND => Caller::Mbind,
         bindings::migrate_reason_MR_NUMA_MISPLACED => Caller::NumaHint,
         bindings::migrate_reason_MR_DAMON => Caller::Damon,
+        bindings::migrate_reason_MR_DEMOTION if facts.may_demote && facts.kswapd => Caller::Kswapd,
+        bindings::migrate_reason_MR_DEMOTION if facts.may_demote => Caller::Proactive,
         _ => Caller::Other,
     }
 }
 
-/// Whether a migration for `reason` may defer.
+/// Whether a migration may defer.
 ///
 /// # Safety
 ///
-/// Always safe to call, but `#[export]` wants what bindgen declares.
+/// `facts` must be valid for reads.
 #[export]
-unsafe extern "C" fn migrc_reason_may_defer(reason: bindings::migrate_reason) -> bool {
-    caller(reason).may_defer()
+unsafe extern "C" fn migrc_caller_may_defer(facts: *const bindings::migrc_caller_facts) -> bool {
+    // SAFETY: By this function's safety requirements.
+    caller(unsafe { &*facts }).may_defer()
 }
 
 /// Begins the walk of a folio; returns whether its flushes may be deferred, and counts why not.
@@ -325,13 +328,15 @@ unsafe extern "C" fn migrc_begin(
 ) -> bool {
     // SAFETY: By this function's safety requirements.
     let (walk, facts) = unsafe { (walk_of(walk), &*facts) };
+    let caller = caller(&facts.caller);
     let seen = FolioFacts {
-        caller: caller(facts.reason),
+        caller,
         reclaims: facts.reclaims,
         free: facts.free,
+        min: facts.min,
         low: facts.low,
         pages: facts.pages,
-        limit: limit(facts.asked, facts.present, PAGE_SIZE),
+        limit: NodeFacts::from(&facts.node).limit(caller, PAGE_SIZE),
         mappings: facts.mappings,
         unusual: facts.unusual,
         poisoned: facts.poisoned,
@@ -530,21 +535,23 @@ unsafe extern "C" fn migrc_keeps_protected(
 
 /// Takes over the source of a migration whose flushes were deferred.
 ///
-/// If its node then has more pages than [`limit`] says, all are flushed and released at once. May
-/// sleep.
+/// If its node then has more pages than [`NodeFacts::limit`] says, all are flushed and released at
+/// once. May sleep.
 ///
 /// # Safety
 ///
 /// `folio` must be a completed migration's source, and the caller gives away the reference of its
-/// isolation.
+/// isolation. `task` and `facts` must be valid for reads.
 #[export]
 unsafe extern "C" fn migrc_add(
     folio: *mut bindings::folio,
     node: c_uint,
     pages: c_ulong,
-    asked: c_ulong,
-    present: c_ulong,
+    task: *const bindings::migrc_caller_facts,
+    facts: *const bindings::migrc_node_facts,
 ) {
+    // SAFETY: By this function's safety requirements.
+    let (caller, facts) = unsafe { (caller(&*task), NodeFacts::from(&*facts)) };
     // SAFETY: By this function's safety requirements, it is not null.
     let folio = unsafe { NonNull::new_unchecked(folio) };
     // SAFETY: By this function's safety requirements.
@@ -558,7 +565,9 @@ unsafe extern "C" fn migrc_add(
     let added = guard.add(source, pages, now);
     let held = match added {
         // SAFETY: Nobody releases it under the lock, as a drain would, which subtracts.
-        Ok(_) => unsafe { bindings::migrc_account_added(folio.as_ptr(), node, pages) },
+        Ok(_) => unsafe {
+            bindings::migrc_account_added(folio.as_ptr(), node, pages, caller.demotes())
+        },
         Err(_) => 0,
     };
     drop(guard);
@@ -570,7 +579,7 @@ unsafe extern "C" fn migrc_add(
     }
     // rule: migrc/limit: a node may lack this memory
     // With those that a drain is about to release: it is waited for.
-    if held > limit(asked, present, PAGE_SIZE) {
+    if held > facts.limit(caller, PAGE_SIZE) {
         c::drain(DrainReason::LIMIT);
     }
 }

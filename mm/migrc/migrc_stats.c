@@ -25,13 +25,15 @@ static atomic_long_t migrc_ages[AGE_BUCKETS];
 
 /* Returns how many pages of @node are held now. */
 unsigned long migrc_account_added(struct folio *folio, unsigned int node,
-				  unsigned long pages)
+				  unsigned long pages, bool demoted)
 {
-	node_page_state_add(pages, NODE_DATA(node), NR_MIGRC_HELD);
+	zone_page_state_add(pages, folio_zone(folio), NR_MIGRC_HELD);
 	count_vm_events(MIGRC_DEFERRED, pages);
+	if (demoted)
+		count_vm_events(MIGRC_DEFERRED_DEMOTE, pages);
 	tlb_oracle_owned(&folio->page, folio_order(folio));
 	trace_migrc_defer(folio_pfn(folio), pages, node);
-	return node_page_state_pages(NODE_DATA(node), NR_MIGRC_HELD);
+	return sum_zone_node_page_state(node, NR_MIGRC_HELD);
 }
 
 void migrc_account_denied(enum migrc_fact reason, unsigned long pages)

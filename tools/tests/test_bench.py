@@ -85,6 +85,10 @@ def boots(_, arch, job, variant="bench", **options):
         for case in re.findall(r"migrc_workload --case (\w+)", job):
             found += pair(case, (31, 0), (31, 1) if case == "store" else (0, 1), ns=(1000 + 90 * i, 900), deferred=9,
                           denied=1)
+        if "migrc_tier" in job:
+            found += [flushed(name, 1, i, (4096, 0, 2) if not on else (1, 0, 1), 4096, migrc=on, deferred=4096 * on,
+                              wakes=1, drains=on, step=2048) | {"units": 4096}
+                      for on in (0, 1) for name in of_migrc.TIERS]
     if "hvo_bench" in job:
         pages = int(option("pages", 16))
         found += [{"region": region, "strategy": s, "pages": pages * (512 if region.endswith("_small") else 1),
@@ -342,7 +346,7 @@ class Overview(unittest.TestCase):
         found = {suite: {row["mechanism"] for row in mine} for suite, mine in rows.items() if mine}
         batch = ("counts", "folios", "demotion", "pageout", "worst", "thpscale")
         self.assertEqual(found, {**{s: {"tlb_batch"} for s in batch},
-                                 "migrc": {"migrc", "cost"}, "workloads": {"migrc"}, "hvo": {"hvo"}, "size": {"cost"}})
+                                 "migrc": {"migrc", "cost"}, "tiers": {"migrc"}, "workloads": {"migrc"}, "hvo": {"hvo"}, "size": {"cost"}})
         for row in sum(rows.values(), []):
             self.assertTrue(row["commands"] and row["runs"], row)
             self.assertNotEqual(content.verdict(row), "no figure", row)

@@ -46,6 +46,7 @@ const struct counter counters[NCOUNTERS] = {
 	{ "tlb_batch_overflow", "ranges issued early for want of room" },
 	{ "tlb_batch_restored", "pages of large folios mapped again in runs" },
 	{ "tlb_batch.restored_runs", "runs of them" },
+	{ "migrc_deferred_demote", "of the deferred pages, those that were demoted" },
 	{ "migrc_drain_age", "drains because of age" },
 	{ "migrc_drain_pressure", "drains because memory was short" },
 	{ "migrc_readmostly_miss", "write faults because of vm.migrc_readmostly" },

@@ -4,8 +4,8 @@
 
 use verify::migrc::{
     eligibility::{
-        limit, AreaFacts, Caller, Deny, FileFacts, FolioFacts, MappingFacts, PageFacts, Protection,
-        Reasons, Verdict,
+        AreaFacts, Caller, Deny, FileFacts, FolioFacts, MappingFacts, NodeFacts, PageFacts,
+        Protection, Reasons, Verdict,
     },
     walk::{End, Permit, Walk},
 };
@@ -97,12 +97,15 @@ fn facts_are_the_bits_of_c() {
 
 /// What the facts of a folio are in C's table: all but who has access to a file.
 fn bits_of_folio(f: &FolioFacts) -> u32 {
+    // Those that demote reclaim, and are allowed to. kswapd runs below the low watermark.
+    let may_reclaim = matches!(f.caller, Caller::Damon | Caller::Kswapd | Caller::Proactive);
+    let enough = match f.caller {
+        Caller::Kswapd => 2 * f.free > f.min + f.low,
+        _ => f.free > f.low,
+    };
     let bits = [
-        (!f.caller.may_defer(), Deny::Reason),
-        (
-            (f.reclaims && f.caller != Caller::Damon) || f.free <= f.low,
-            Deny::Memory,
-        ),
+        (f.caller == Caller::Other, Deny::Reason),
+        ((f.reclaims && !may_reclaim) || !enough, Deny::Memory),
         (f.pages > 1 && f.pages > f.limit, Deny::Limit),
         (f.mappings > 1024 * f.pages, Deny::Mappings),
         (f.unusual, Deny::Kind),
@@ -115,11 +118,13 @@ fn bits_of_folio(f: &FolioFacts) -> u32 {
         .fold(0, |all, (_, deny)| all | 1 << *deny as u32)
 }
 
-const CALLERS: [Caller; 5] = [
+const CALLERS: [Caller; 7] = [
     Caller::Syscall,
     Caller::Mbind,
     Caller::NumaHint,
     Caller::Damon,
+    Caller::Kswapd,
+    Caller::Proactive,
     Caller::Other,
 ];
 
@@ -138,14 +143,21 @@ fn folios() -> impl Iterator<Item = FolioFacts> {
     let bools = [false, true];
 
     CALLERS.into_iter().flat_map(move |caller| {
-        (0..1u32 << 10).map(move |bits| {
+        (0..1u32 << 11).map(move |bits| {
             let bit = |n: u32| bools[(bits >> n & 1) as usize];
             let pages = if bit(0) { 512 } else { 1 };
 
             FolioFacts {
                 caller,
                 reclaims: bit(1),
-                free: if bit(2) { 101 } else { 100 },
+                // On both sides of each watermark, and of the middle between them.
+                free: match (bit(2), bit(10)) {
+                    (false, false) => 70,
+                    (false, true) => 71,
+                    (true, false) => 100,
+                    (true, true) => 101,
+                },
+                min: 40,
                 low: 100,
                 pages,
                 limit: match (bit(3), bit(4)) {
@@ -236,6 +248,26 @@ fn files_as_before() {
 fn limits() {
     for page in [4096, 16384, 65536] {
         let most = (64 << 20) / page;
+        let limit = |asked, present, page| {
+            let facts = NodeFacts {
+                asked,
+                present,
+                step: 5,
+            };
+
+            for caller in CALLERS {
+                let all = facts.limit(caller, page);
+                let demotes = matches!(caller, Caller::Kswapd | Caller::Proactive);
+
+                assert_eq!(caller.demotes(), demotes);
+                if demotes {
+                    assert_eq!(all, 5.min(facts.limit(Caller::Syscall, page)));
+                } else {
+                    assert_eq!(all, facts.limit(Caller::Syscall, page));
+                }
+            }
+            facts.limit(Caller::Syscall, page)
+        };
 
         assert_eq!(limit(0, 0, page), 0);
         assert_eq!(limit(0, 99, page), 0);

@@ -12,6 +12,10 @@ DEMOTE = """for on in 0 1; do
 	tlb_batch_demote -t classic -t mglru || exit 1
 done"""
 
+TIERED = """for on in 0 1; do
+	TLB_MIGRC=$on migrc_tier -t proactive -t classic -t mglru || exit 1
+done"""
+
 
 def batched(suite, arch):
     """What work costs with vm.tlb_batch."""
@@ -124,6 +128,24 @@ def demoted(suite, arch):
             suite.say(f"{arch} {region}: {said}", show=False)
 
 
+def tiered(suite, arch):
+    """What is demoted at random addresses: a flush for each step of the watermarks, and one more."""
+    flush = "tlbi" if arch == "arm64" else "nr_tlb_remote_flush"
+    result = boot(suite, "tiers, counts", arch, harness.IMAGE, TIERED, meter=arch == "arm64", **TIERS)
+    found = {(r["region"], r["migrc"]): r for r in result.records if r.get("region", "").startswith("tier_")}
+    if not suite.check(f"{arch} tiers: regions were measured", len(found) == 6):
+        return
+    for (region, switch), r in found.items():
+        count = (r.get("meter") or r)[flush]
+        said = f"{count} for {r['units']} pages, {r['deferred']} of them deferred, in {r['wakes']} wakes of kswapd"
+        if switch:
+            # Of what cannot be deferred, a page costs up to two TLBI: kswapd meets files in memory, too.
+            most = 2 + r["wakes"] + r["units"] / r["step"] + 2 * max(0, r["units"] - r["deferred"])
+            suite.check(f"{arch} {region}: {flush}", count <= most, f"{said}; at most {most:.0f}")
+        else:
+            suite.say(f"{arch} {region}, vm.migrc_enable=0: {said}", show=False)
+
+
 def other_cpu(suite, cpu, ranges):
     """arm64 with other lengths of addresses, and without range TLBI."""
     result = boot(suite, f"-cpu {cpu}", "arm64", harness.IMAGE, "tlb_batch_thp_split --thps 8 && "
@@ -152,6 +174,7 @@ def counts(suite):
             start(written, suite, arch)
             start(huge, suite, arch)
             start(demoted, suite, arch)
+            start(tiered, suite, arch)
             if arch == "arm64":
                 for cpu, ranges in (("max,lpa2=off", True), ("neoverse-n1", False), ("cortex-a72", False)):
                     start(other_cpu, suite, cpu, ranges)

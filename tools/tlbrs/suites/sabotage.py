@@ -11,6 +11,7 @@ import re
 
 from tlbrs.check import rules as tables
 from tlbrs.guest import console
+from tlbrs.suites.harness import TIERS
 
 ARCHES = ("arm64", "x86_64")
 
@@ -139,6 +140,7 @@ WAYS = {
                                    boot=options(mem="768M"))],
     # No memory that was there at boot goes offline on arm64.
     "migrc_bounds: offline": [way("env TLB_SKIP=SKIP TLB_EXPECT=1 migrc_bounds -t CASE", own=True)],
+    "migrc_tier": [way("env TLB_SKIP=SKIP migrc_tier -t CASE", boot=options(**TIERS))],
     # On x86_64 vm.migrc_enable does not change while something moves, see tlb_rs_patching_is_safe().
     "tlb_rs_abuse": [way("env TLB_SKIP=SKIP tlb_rs_abuse -v CASE", boot=LARGE_BOOT)],
 

@@ -23,75 +23,28 @@
  * 1000, waits are only printed: kswapd wakes more often then.
  */
 #define _GNU_SOURCE
-#include <ctype.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/swap.h>
 #include <sys/wait.h>
 
 #include "tlb_rs_harness.h"
+#include "tlb_rs_tiers.h"
 
-#define DEMOTION	"/sys/kernel/mm/numa/demotion_enabled"
-#define LRU_GEN		"/sys/kernel/mm/lru_gen/enabled"
-#define TIERS		"/sys/devices/virtual/memory_tiering"
 #define NODE_VMSTAT	"/sys/devices/system/node/node%d/vmstat"
 #define SCALE		"/proc/sys/vm/watermark_scale_factor"
 #define MIN_FREE	"/proc/sys/vm/min_free_kbytes"
 #define PCP_FRACTION	"/proc/sys/vm/percpu_pagelist_high_fraction"
 
-#define SEED		17
 #define ONE_FLUSH	512	/* pages */
 #define STOCK_BATCH	32	/* pages that stock takes at once, or twice as many */
 #define MORE_WAITS	8	/* of a wake: its first rounds look at few pages */
-#define STEP		32	/* pages that are touched until kswapd wakes */
-#define IDLE_MS		400
 #define NR_TASKS	3	/* that reclaim directly */
 
 static size_t psize;
 static long goal;
 static long scale;
-static pid_t kswapd;
 static char swap_path[128];	/* empty: none */
-
-/* --- what the kernel says --------------------------------------------------------------- */
-
-/* Pages of a node: free ones, and its watermarks, of all zones. */
-struct zones {
-	long free;
-	long min;
-	long low;
-	long managed;
-};
-
-static struct zones read_zones(int node)
-{
-	struct zones z = { };
-	char line[256];
-	bool inside = false;
-	long n;
-	int nid;
-	FILE *f;
-
-	f = fopen("/proc/zoneinfo", "r");
-	if (!f)
-		ksft_exit_fail_msg("/proc/zoneinfo: %s\n", strerror(errno));
-	while (fgets(line, sizeof(line), f)) {
-		if (sscanf(line, "Node %d, zone", &nid) == 1)
-			inside = nid == node;
-		else if (!inside)
-			continue;
-		else if (sscanf(line, " pages free %ld", &n) == 1)
-			z.free += n;
-		else if (sscanf(line, " min %ld", &n) == 1)
-			z.min += n;
-		else if (sscanf(line, " low %ld", &n) == 1)
-			z.low += n;
-		else if (sscanf(line, " managed %ld", &n) == 1)
-			z.managed += n;
-	}
-	fclose(f);
-	return z;
-}
 
 /* Anonymous pages of a node that reclaim may take next, and those that it has taken. */
 struct lists {
@@ -116,70 +69,6 @@ static struct lists read_lists(int node)
 			l.isolated = n;
 	}
 	return l;
-}
-
-static pid_t find_kswapd(void)
-{
-	DIR *dir = opendir("/proc");
-	struct dirent *d;
-	pid_t found = 0;
-
-	while (dir && (d = readdir(dir)) && !found) {
-		char path[300], comm[32];
-
-		snprintf(path, sizeof(path), "/proc/%s/comm", d->d_name);
-		if (isdigit((unsigned char)*d->d_name) &&
-		    !tlb_rs_read_file(path, comm, sizeof(comm)) && !strcmp(comm, "kswapd0\n"))
-			found = atoi(d->d_name);
-	}
-	if (dir)
-		closedir(dir);
-	return found;
-}
-
-static bool kswapd_sleeps(void)
-{
-	char path[64], stat[512];
-	char *p;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", kswapd);
-	if (tlb_rs_read_file(path, stat, sizeof(stat)))
-		return false;
-	p = strrchr(stat, ')');
-	return p && p[1] == ' ' && p[2] == 'S';
-}
-
-/* Whether kswapd has come to rest. It naps first, and may go on. */
-static bool wait_for_rest(int seconds)
-{
-	long long before = -1, now;
-	int ms, idle = 0;
-
-	for (ms = 0; ms < seconds * 1000 && idle < IDLE_MS; ms += 50) {
-		now = tlb_rs_vmstat_read("pageoutrun") + tlb_rs_vmstat_read("pgscan_kswapd");
-		idle = kswapd_sleeps() && now == before ? idle + 50 : 0;
-		before = now;
-		tlb_rs_sleep_us(50000);
-	}
-	return idle >= IDLE_MS;
-}
-
-/* The nodes of a tier, as of memory_tier4/nodelist; false: the two are in the same one. */
-static bool different_tiers(void)
-{
-	char path[512], nodes[2][64] = { };
-	DIR *dir = opendir(TIERS);
-	struct dirent *d;
-	int tiers = 0;
-
-	while (dir && (d = readdir(dir)) && tiers < 2) {
-		snprintf(path, sizeof(path), TIERS "/%s/nodelist", d->d_name);
-		if (!strncmp(d->d_name, "memory_tier", 11) && isdigit((unsigned char)d->d_name[11]))
-			tiers += !tlb_rs_read_file(path, nodes[tiers], sizeof(nodes[0]));
-	}
-	if (dir)
-		closedir(dir);
-	return tiers == 2 && atoi(nodes[0]) != atoi(nodes[1]);
 }
 
 /* How often tasks were throttled because too much was isolated, in an instance of our own. */
@@ -215,108 +104,6 @@ static long throttled(void)
 	return n;
 }
 
-/* --- memory ------------------------------------------------------------------------------ */
-
-struct area {
-	char *base;
-	size_t len;
-	size_t used;		/* touched */
-};
-
-static struct area make_area(int node, size_t len, bool locked)
-{
-	struct area a = { .len = len };
-
-	a.base = tlb_rs_mmap(len, SZ_2M);
-	madvise(a.base, len, MADV_NOHUGEPAGE);
-	if (!tlb_rs_bind_node(a.base, len, node))
-		ksft_exit_fail_msg("mbind: %s\n", strerror(errno));
-	if (locked && mlock2(a.base, len, MLOCK_ONFAULT))
-		ksft_exit_fail_msg("mlock2: %s\n", strerror(errno));
-	return a;
-}
-
-static bool touch_more(struct area *a, size_t pages)
-{
-	for (; pages && a->used < a->len; pages--, a->used += psize)
-		a->base[a->used] = 1;
-	return !pages;
-}
-
-/* Until so few pages of the node are free; not far beyond it. */
-static void fill_until(struct area *a, int node, long free)
-{
-	long left;
-
-	while ((left = read_zones(node).free - free) > 0) {
-		if (!touch_more(a, left > 512 ? left / 2 : STEP))
-			ksft_exit_fail_msg("node %d is too large\n", node);
-	}
-}
-
-/* Locked memory is not on the lists of reclaim once it has left the batches of the CPUs. */
-static void fill_node(struct area *a, int node, long above_low)
-{
-	*a = make_area(node, read_zones(node).managed * psize, true);
-	fill_until(a, node, read_zones(node).low + above_low);
-	tlb_rs_drain_pages();
-	fill_until(a, node, read_zones(node).low + above_low);
-}
-
-/* Pages are touched until kswapd is woken. */
-static bool wake_kswapd(struct area *fill)
-{
-	long long runs = tlb_rs_vmstat_read("pageoutrun");
-	long least = read_zones(0).min;
-
-	while (tlb_rs_vmstat_read("pageoutrun") == runs) {
-		if (read_zones(0).free < least || !touch_more(fill, STEP)) {
-			ksft_print_msg("kswapd does not wake\n");
-			return false;
-		}
-		tlb_rs_sleep_us(1000);
-	}
-	return true;
-}
-
-static size_t wrong_words(const struct area *a)
-{
-	size_t bad = tlb_rs_check(a->base, a->used, SEED);
-
-	if (bad)
-		ksft_print_msg("%zu wrong words\n", bad);
-	return bad;
-}
-
-/* Pages that kswapd may demote, in the order of their addresses. */
-static struct area make_pages(size_t nr)
-{
-	struct area a = make_area(0, nr * psize, false);
-
-	tlb_rs_fill(a.base, a.len, SEED);
-	a.used = a.len;
-	return a;
-}
-
-static size_t count_on_node(const struct area *a, int node)
-{
-	size_t nr = a->used / psize, i, n = 0;
-	void **addrs = calloc(nr, sizeof(*addrs));
-	int *status = calloc(nr, sizeof(*status));
-
-	if (!addrs || !status)
-		ksft_exit_fail_msg("no memory\n");
-	for (i = 0; i < nr; i++)
-		addrs[i] = a->base + i * psize;
-	if (!tlb_rs_move_pages(0, nr, addrs, NULL, status)) {
-		for (i = 0; i < nr; i++)
-			n += status[i] == node;
-	}
-	free(addrs);
-	free(status);
-	return n;
-}
-
 /* --- cases ------------------------------------------------------------------------------- */
 
 struct result {
@@ -325,7 +112,7 @@ struct result {
 	long long waits;	/* -1: not counted */
 };
 
-static struct area pages;	/* of the case */
+static struct tlb_rs_area pages;	/* of the case */
 
 static long demoted_pages(void)
 {
@@ -344,11 +131,11 @@ static long swapped_pages(void)
 
 static long moved_pages(void)
 {
-	return count_on_node(&pages, 1);
+	return tlb_rs_count_on_node(&pages, 1);
 }
 
 /* kswapd is woken until @count() has grown by @least. */
-static bool demote(const char *name, struct area *fill, long (*count)(void), long least,
+static bool demote(const char *name, struct tlb_rs_area *fill, long (*count)(void), long least,
 		   struct result *r)
 {
 	struct tlb_rs_counters c;
@@ -360,7 +147,7 @@ static bool demote(const char *name, struct area *fill, long (*count)(void), lon
 	r->wakes = tlb_rs_vmstat_read("pageoutrun");
 	tlb_rs_begin(&c);
 	do {
-		ok = wake_kswapd(fill) && wait_for_rest(120);
+		ok = tlb_rs_wake_kswapd(fill) && tlb_rs_wait_for_rest(120);
 	} while (ok && count() - before < least);
 	tlb_rs_end(&c);
 	r->demoted = tlb_rs_vmstat_read("pgdemote_kswapd") - r->demoted;
@@ -391,22 +178,17 @@ static void set_number(const char *path, long val)
 		ksft_exit_fail_msg("cannot write %s\n", path);
 }
 
-static bool choose_lru(bool generations)
-{
-	return tlb_rs_setting(LRU_GEN, generations ? "y" : "n") || !generations;
-}
-
 FIXTURE(tlb_batch_demote) {
-	struct area fill;
+	struct tlb_rs_area fill;
 };
 
 FIXTURE_SETUP(tlb_batch_demote)
 {
 	tlb_rs_undo();
 	tlb_rs_pin_cpu(0);
-	if (!tlb_rs_setting(DEMOTION, "1"))
+	if (!tlb_rs_setting(TLB_RS_DEMOTION, "1"))
 		SKIP(return, "no demotion");
-	if (!choose_lru(false))
+	if (!tlb_rs_choose_lru(false))
 		SKIP(return, "no LRU lists");
 	set_number(SCALE, scale);
 	/* Else each CPU would hold a thousand free pages. */
@@ -419,18 +201,18 @@ FIXTURE_TEARDOWN_PARENT(tlb_batch_demote)
 }
 
 /* Other pages of node 0 may be older, and go first. */
-static const char *demote_all(const char *name, struct area *fill)
+static const char *demote_all(const char *name, struct tlb_rs_area *fill)
 {
 	struct result r = { };
 
-	pages = make_pages(4 * ONE_FLUSH * 16);
-	fill_node(fill, 0, 1024);
+	pages = tlb_rs_make_pages(4 * ONE_FLUSH * 16);
+	tlb_rs_fill_node(fill, 0, 1024);
 	tlb_rs_forget_use();
-	if (!wait_for_rest(60))
+	if (!tlb_rs_wait_for_rest(60))
 		return "kswapd does not rest";
 	if (!demote(name, fill, moved_pages, goal, &r))
 		return "kswapd did not demote enough";
-	if (wrong_words(&pages))
+	if (tlb_rs_wrong_words(&pages))
 		return "contents are wrong";
 	if (batch_is_on() && scale == 1000 &&
 	    r.waits > r.demoted / ONE_FLUSH + MORE_WAITS * r.wakes)
@@ -449,7 +231,7 @@ TEST_F_TIMEOUT(tlb_batch_demote, mglru, TLB_RS_TIMEOUT_S)
 {
 	const char *bad;
 
-	if (!choose_lru(true))
+	if (!tlb_rs_choose_lru(true))
 		SKIP(return, "no multi-generational LRU");
 	bad = demote_all("mglru", &self->fill);
 	ASSERT_EQ(NULL, bad) TH_LOG("%s", bad);
@@ -501,18 +283,18 @@ TEST_F_TIMEOUT(tlb_batch_demote, isolated, TLB_RS_TIMEOUT_S)
 	struct result r = { };
 	bool ok;
 
-	pages = make_pages(4 * ONE_FLUSH);
+	pages = tlb_rs_make_pages(4 * ONE_FLUSH);
 	/* Small steps, until the list has few pages: there an eighth is less than one flush. */
 	set_number(SCALE, 200);
-	fill_node(&self->fill, 0, 1024);
+	tlb_rs_fill_node(&self->fill, 0, 1024);
 	tlb_rs_forget_use();
-	ASSERT_TRUE(wait_for_rest(60));
+	ASSERT_TRUE(tlb_rs_wait_for_rest(60));
 	watch_begin();
 	ok = demote("isolated", &self->fill, demoted_pages,
 		    read_lists(0).inactive - 3 * ONE_FLUSH, &r);
 	watch_end();
 	ASSERT_TRUE(ok);
-	EXPECT_EQ(0, wrong_words(&pages));
+	EXPECT_EQ(0, tlb_rs_wrong_words(&pages));
 	EXPECT_EQ(0, watcher.above);
 	if (batch_is_on())
 		EXPECT_GT(watcher.most, 2 * STOCK_BATCH);
@@ -521,7 +303,7 @@ TEST_F_TIMEOUT(tlb_batch_demote, isolated, TLB_RS_TIMEOUT_S)
 /* Tasks of which each touches more than is free: they reclaim directly. */
 static void start_task(int nr, size_t pages)
 {
-	struct area a;
+	struct tlb_rs_area a;
 	pid_t pid = fork();
 
 	if (pid < 0)
@@ -530,13 +312,13 @@ static void start_task(int nr, size_t pages)
 		return;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	tlb_rs_pin_cpu(nr % tlb_rs_nr_cpus());
-	a = make_area(0, pages * psize, false);
-	touch_more(&a, pages);
+	a = tlb_rs_make_area(0, pages * psize, false);
+	tlb_rs_touch_more(&a, pages);
 	_exit(0);
 }
 
 /* How often tasks that reclaim beside kswapd were throttled; negative: failed. */
-static long crowd(const char *name, struct area *fill, int on)
+static long crowd(const char *name, struct tlb_rs_area *fill, int on)
 {
 	struct result r = { };
 	long before;
@@ -545,10 +327,10 @@ static long crowd(const char *name, struct area *fill, int on)
 
 	if (!tlb_batch_set(on))
 		return -1;
-	pages = make_pages(8 * ONE_FLUSH);
-	fill_node(fill, 0, 1024);
+	pages = tlb_rs_make_pages(8 * ONE_FLUSH);
+	tlb_rs_fill_node(fill, 0, 1024);
 	tlb_rs_forget_use();
-	ok = wait_for_rest(60);
+	ok = tlb_rs_wait_for_rest(60);
 	before = throttled();
 	fflush(stdout);
 	for (i = 0; i < NR_TASKS; i++)
@@ -556,7 +338,7 @@ static long crowd(const char *name, struct area *fill, int on)
 	ok &= demote(name, fill, demoted_pages, 0, &r);
 	for (i = 0; i < NR_TASKS; i++)
 		ok &= wait(&status) > 0 && !status;
-	ok &= !wrong_words(&pages);
+	ok &= !tlb_rs_wrong_words(&pages);
 	munmap(pages.base, pages.len);
 	munmap(fill->base, fill->len);
 	return ok ? throttled() - before : -1;
@@ -579,18 +361,18 @@ TEST_F_TIMEOUT(tlb_batch_demote, throttled, TLB_RS_TIMEOUT_S)
 }
 
 /* kswapd finds no room on node 1; then swap, or nothing. */
-static const char *demote_to_full(const char *name, struct area *fill, bool swap)
+static const char *demote_to_full(const char *name, struct tlb_rs_area *fill, bool swap)
 {
 	long long failed, killed;
 	struct result r = { };
-	struct area other;
+	struct tlb_rs_area other;
 
-	pages = make_pages(4 * ONE_FLUSH * 16);
-	fill_node(&other, 1, 0);
-	fill_until(&other, 1, read_zones(1).min + ONE_FLUSH / 2);
-	fill_node(fill, 0, 1024);
+	pages = tlb_rs_make_pages(4 * ONE_FLUSH * 16);
+	tlb_rs_fill_node(&other, 1, 0);
+	tlb_rs_fill_until(&other, 1, tlb_rs_read_zones(1).min + ONE_FLUSH / 2);
+	tlb_rs_fill_node(fill, 0, 1024);
 	tlb_rs_forget_use();
-	if (!wait_for_rest(60))
+	if (!tlb_rs_wait_for_rest(60))
 		return "kswapd does not rest";
 
 	failed = tlb_rs_vmstat_read("pgmigrate_fail");
@@ -608,7 +390,7 @@ static const char *demote_to_full(const char *name, struct area *fill, bool swap
 		return "node 1 was not full";
 	if (!swap && swapped_pages())
 		return "pages are on swap";
-	if (wrong_words(&pages))
+	if (tlb_rs_wrong_words(&pages))
 		return "contents are wrong";
 	return killed ? "the OOM killer came" : NULL;
 }
@@ -651,17 +433,6 @@ TEST_F_TIMEOUT(tlb_batch_demote, full_noswap, TLB_RS_TIMEOUT_S)
 	ASSERT_EQ(NULL, bad) TH_LOG("%s", bad);
 }
 
-static const char *missing(void)
-{
-	if ((tlb_rs_memory_nodes() & 3) != 3)
-		return "needs memory on nodes 0 and 1";
-	if (access(DEMOTION, W_OK) || !different_tiers())
-		return "needs nodes of two tiers: tlb_slow_nodes=1 on the command line";
-	if (tlb_rs_vmstat_read("pgdemote_kswapd") < 0)
-		return "the kernel does not count demotions";
-	return kswapd ? NULL : "no kswapd0";
-}
-
 int main(int argc, char **argv)
 {
 	char swaps[512];
@@ -669,11 +440,10 @@ int main(int argc, char **argv)
 	psize = getpagesize();
 	goal = tlb_rs_env_number("TLB_PAGES", 4096, 1, 1 << 20);
 	scale = tlb_rs_env_number("TLB_SCALE", 1000, 1, 3000);
-	kswapd = find_kswapd();
 	/* The second line has the first device. */
 	if (!tlb_rs_read_file("/proc/swaps", swaps, sizeof(swaps)))
 		sscanf(swaps, "%*[^\n]\n%127s", swap_path);
 	tlb_rs_quiet();
-	tlb_rs_skip_all(missing());
+	tlb_rs_skip_all(tlb_rs_no_demotion());
 	return test_harness_run(argc, argv);
 }
