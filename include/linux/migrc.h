@@ -376,12 +376,14 @@ static inline void migrc_begin_round(struct reclaim_state *state, bool defers)
 	state->may_defer = defers;
 }
 
-/* Whether this is kswapd, and migrc_end_round() would release pages. Any context. */
+/*
+ * Whether this is kswapd, and it may hold pages. Any context. Not whether it does: that may change
+ * between two looks.
+ */
 static inline bool migrc_in_round(void)
 {
 	return static_branch_unlikely(&migrc_used_key) && current_is_kswapd() &&
-	       current->reclaim_state && current->reclaim_state->may_defer &&
-	       global_zone_page_state(NR_MIGRC_HELD);
+	       current->reclaim_state && current->reclaim_state->may_defer;
 }
 
 /**
