@@ -11,6 +11,7 @@
 #include <linux/migrate_mode.h>
 #include <linux/migrc_types.h>
 #include <linux/mm_types.h>
+#include <linux/pgtable.h>
 #include <linux/rmap.h>
 
 struct migrc_mm;
@@ -23,6 +24,7 @@ bool migrc_debug_holds(void);
 void migrc_debug_write(struct mm_struct *mm, unsigned long addr, enum migrc_hook hook);
 void migrc_debug_set(struct mm_struct *mm, unsigned long addr, pte_t pte, unsigned int nr);
 void migrc_debug_flushed(struct mm_struct *mm, unsigned long addr, unsigned long end);
+void migrc_debug_owed(struct mm_struct *mm, pte_t pte, unsigned long addr, unsigned long end);
 void migrc_debug_exit(struct migrc_mm *mm);
 #else
 static inline void migrc_debug_moved(struct folio *dst, struct folio *src) { }
@@ -32,6 +34,8 @@ static inline void migrc_debug_set(struct mm_struct *mm, unsigned long addr,
 				   pte_t pte, unsigned int nr) { }
 static inline void migrc_debug_flushed(struct mm_struct *mm, unsigned long addr,
 				       unsigned long end) { }
+static inline void migrc_debug_owed(struct mm_struct *mm, pte_t pte, unsigned long addr,
+				    unsigned long end) { }
 static inline void migrc_debug_exit(struct migrc_mm *mm) { }
 
 static inline bool migrc_debug_holds(void)
@@ -45,6 +49,20 @@ void migrc_zero_range(struct folio *folio, size_t start, size_t length);
 #else
 #define migrc_zero_range folio_zero_range
 #endif /* CONFIG_MIGRC_FILE */
+
+/*
+ * As what a TLB may hold @nr entries from @addr on. Some are single ones if @pages, some
+ * belong to blocks if @blocks.
+ */
+static inline enum migrc_geometry migrc_geometry(unsigned long addr, unsigned int nr,
+						 bool pages, bool blocks)
+{
+	if (!blocks)
+		return MIGRC_PAGES;
+	if (pages || !IS_ALIGNED(addr >> PAGE_SHIFT | nr, ARCH_PTE_BLOCK))
+		return MIGRC_ODD;
+	return MIGRC_BLOCKS;
+}
 
 #ifdef CONFIG_MIGRC
 
@@ -72,9 +90,9 @@ void migrc_count_miss(struct migrc_mm *mm);
 /* mm/migrc/migrc_facts.c */
 bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason);
 bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
-		      unsigned int nr, pte_t pte, bool block);
-void migrc_before_restore_slow(struct vm_area_struct *vma, unsigned long addr, pte_t pte,
-			       unsigned int nr);
+		      unsigned int nr, pte_t pte, enum migrc_geometry geometry);
+void migrc_before_restore_slow(enum ttu_flags flags, struct vm_area_struct *vma,
+			       unsigned long addr, pte_t pte, unsigned int nr);
 bool migrc_walk_end_slow(struct folio *src);
 void migrc_add_source(struct folio *src, enum migrate_reason reason);
 bool migrc_reason_may_defer(enum migrate_reason reason);
@@ -89,11 +107,14 @@ void migrc_drain_join(enum migrc_drain_reason reason);
 
 #ifdef CONFIG_TLB_RS_FAULT_INJECTION
 bool migrc_skip(enum migrc_hook hook);
+void migrc_restore_delay(void);
 #else
 static inline bool migrc_skip(enum migrc_hook hook)
 {
 	return false;
 }
+
+static inline void migrc_restore_delay(void) { }
 #endif /* CONFIG_TLB_RS_FAULT_INJECTION */
 
 /**
@@ -118,18 +139,17 @@ static inline bool migrc_may_defer(struct folio *src, enum migrate_reason reason
  * @nr: how many there are
  * @pte: the first, as the clear returned it: the hardware may have made it
  *	dirty until then
- * @block: whether a TLB may hold some of them as one larger entry. The new pages
- *	are mapped one by one, and entries of two sizes must not overlap. (With BBML3
- *	they may; the caller then does not report the block of a single PTE.)
+ * @geometry: as what a TLB may hold them. Entries of two sizes must not overlap. (With
+ *	BBML3 they may; the caller then does not report the block of a single PTE.)
  *
  * Context: the PTL that the entries were cleared under is held.
  * Return: false if the caller has to flush them.
  */
 static inline bool migrc_defer(enum ttu_flags flags, struct vm_area_struct *vma,
 			       unsigned long addr, unsigned int nr, pte_t pte,
-			       bool block)
+			       enum migrc_geometry geometry)
 {
-	return (flags & TTU_DEFER_RO) && migrc_defer_slow(vma, addr, nr, pte, block);
+	return (flags & TTU_DEFER_RO) && migrc_defer_slow(vma, addr, nr, pte, geometry);
 }
 
 /*
@@ -165,21 +185,27 @@ static inline bool migrc_walk_end(enum ttu_flags flags, struct folio *src)
 	return (flags & TTU_DEFER_RO) && migrc_walk_end_slow(src);
 }
 
+/* Whether what this walk has deferred were blocks. */
+static inline bool migrc_walk_blocks(void)
+{
+	return current->tlb_ubc.migrc.blocks;
+}
+
 /**
  * migrc_deferred_flags - flags for remove_migration_ptes() of a folio
  * @deferred: its flush has been deferred
- *
- * rule: migrc/single: a TLB may hold the pages of a deferred folio one by one. The
- * architecture demands that they are gone before they become valid as a block. Page by
- * page, the fold that makes the block flushes.
+ * @blocks: what migrc_walk_blocks() was
  */
-static inline enum ttu_flags migrc_deferred_flags(bool deferred)
+static inline enum ttu_flags migrc_deferred_flags(bool deferred, bool blocks)
 {
-	/* Of a folio that is undone, some mappings may have been deferred. */
-	if (ARCH_PTE_BLOCK > 1 && (deferred || current->tlb_ubc.migrc.mixed) &&
-	    !migrc_skip(MIGRC_HOOK_SINGLE))
-		return TTU_RESTORE_SINGLE;
-	return 0;
+	if (deferred)
+		migrc_restore_delay();
+	/* Of a folio that is undone, some mappings may have been deferred, as this or that. */
+	if (current->tlb_ubc.migrc.mixed)
+		return TTU_DEFERRED_PAGES | TTU_DEFERRED_BLOCKS;
+	if (!deferred)
+		return 0;
+	return blocks ? TTU_DEFERRED_BLOCKS : TTU_DEFERRED_PAGES;
 }
 
 /*
@@ -231,22 +257,24 @@ static inline bool migrc_flush_mm(struct mm_struct *mm, enum migrc_hook hook)
 
 /**
  * migrc_before_restore - migration is about to map pages again
+ * @flags: of the walk, see migrc_deferred_flags()
  * @vma: area of the entries
  * @addr: address of the first
  * @pte: the new entry
  * @nr: how many there are
  *
- * Flushes first if the pages were deferred and the new entries have another memory type:
- * a TLB must not hold both. mprotect() has changed the type of the area then, but has not
- * reached the page table yet, where it would flush (hook "range").
+ * Flushes first if the pages were deferred and the new entries have another size or memory
+ * type: a TLB must not hold both. Blocks become pages if the area has been cut. Its memory
+ * type is another one if mprotect() has changed that, but has not reached the page table
+ * yet, where it would flush (hook "range").
  *
  * Context: under the PTL.
  */
-static inline void migrc_before_restore(struct vm_area_struct *vma, unsigned long addr,
-					pte_t pte, unsigned int nr)
+static inline void migrc_before_restore(enum ttu_flags flags, struct vm_area_struct *vma,
+					unsigned long addr, pte_t pte, unsigned int nr)
 {
 	if (static_branch_unlikely(&migrc_used_key))
-		migrc_before_restore_slow(vma, addr, pte, nr);
+		migrc_before_restore_slow(flags, vma, addr, pte, nr);
 }
 
 /* vma->vm_page_prot is about to change, and a flush is pending. */
@@ -435,7 +463,7 @@ static inline bool migrc_may_defer(struct folio *src,
 
 static inline bool migrc_defer(enum ttu_flags flags, struct vm_area_struct *vma,
 			       unsigned long addr, unsigned int nr, pte_t pte,
-			       bool block)
+			       enum migrc_geometry geometry)
 {
 	return false;
 }
@@ -450,7 +478,12 @@ static inline bool migrc_walk_end(enum ttu_flags flags, struct folio *src)
 	return false;
 }
 
-static inline enum ttu_flags migrc_deferred_flags(bool deferred)
+static inline bool migrc_walk_blocks(void)
+{
+	return false;
+}
+
+static inline enum ttu_flags migrc_deferred_flags(bool deferred, bool blocks)
 {
 	return 0;
 }
@@ -464,8 +497,8 @@ static inline bool migrc_flush_mm(struct mm_struct *mm, enum migrc_hook hook)
 	return false;
 }
 
-static inline void migrc_before_restore(struct vm_area_struct *vma, unsigned long addr,
-					pte_t pte, unsigned int nr) { }
+static inline void migrc_before_restore(enum ttu_flags flags, struct vm_area_struct *vma,
+					unsigned long addr, pte_t pte, unsigned int nr) { }
 
 static inline void migrc_before_protect(void) { }
 

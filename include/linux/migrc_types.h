@@ -21,7 +21,7 @@
 	EM(FLUSH_PENDING, "flush_pending") /* permissions are being taken away */ \
 	EM(SHARED, "shared")		/* the PTE may become writable without a fault */ \
 	EM(NOTIFIER, "notifier")	/* a device or a guest walks this page table */ \
-	EM(BLOCK, "block")		/* a TLB may hold it as part of a larger block */ \
+	EM(BLOCK, "block")		/* a TLB may hold blocks that may not be deferred */ \
 	EM(LOCAL, "local")		/* no other CPU needed a flush */ \
 	EM(MIXED, "mixed")		/* some were deferred, then another mapping forbade it */
 
@@ -49,6 +49,7 @@
 	EM(FORCE, "force")		/* a caller writes to read-only memory */ \
 	EM(PROTNONE, "protnone")	/* migration makes an entry inaccessible */ \
 	EM(TYPE, "type")		/* migration maps an entry of another memory type */ \
+	EM(SIZE, "size")		/* migration maps entries of another size */ \
 	EM(WRITABLE, "writable")	/* deny what was writable */ \
 	EM(PENDING, "pending")		/* deny while permissions are taken away */ \
 	EM(FORK, "fork")		/* a fork takes write permission away */ \
@@ -61,7 +62,7 @@
 	EM(PAUSE, "pause")		/* so does one in an mm where faults cost too much */ \
 	EM(HINT, "hint")		/* a reader's NUMA hinting fault does not give it back */ \
 	EM(MIXED, "mixed")		/* deny a folio that some mapping may write to */ \
-	EM(SINGLE, "single")		/* map a deferred folio again page by page */ \
+	EM(GEOMETRY, "geometry")	/* the restore is told of blocks */ \
 	EM(RECORD, "record")		/* the ledger gets the source */ \
 	EM(EXIT, "exit")		/* an mm that exits leaves the list */ \
 	EM(FLUSH, "flush")		/* a drain flushes */ \
@@ -96,7 +97,15 @@ enum migrc_hook {
 	MIGRC_HOOKS(MIGRC_EM)
 #undef MIGRC_EM
 	NR_MIGRC_HOOKS,
-	NR_MIGRC_FLUSH_HOOKS = MIGRC_HOOK_TYPE + 1
+	NR_MIGRC_FLUSH_HOOKS = MIGRC_HOOK_SIZE + 1
+};
+
+/* As what a TLB may hold entries; mm/migrc/eligibility.rs has the same numbers. */
+enum migrc_geometry {
+	MIGRC_PAGES,	/* one by one */
+	MIGRC_BLOCKS,	/* as blocks of ARCH_PTE_BLOCK, each of which is whole */
+	MIGRC_ODD,	/* as both, or as a part of a block */
+	NR_MIGRC_GEOMETRIES
 };
 
 #ifdef CONFIG_MIGRC	/* on 64 bits: others have no atomic64_t here */
@@ -140,12 +149,14 @@ struct migrc_mm {
  *
  * @deferred: the flush of some mapping was deferred.
  * @mixed: a walk since migrc_flush_mixed() has met both kinds of mapping.
+ * @blocks: what was deferred are MIGRC_BLOCKS, else MIGRC_PAGES.
  * @flushed: why mappings are flushed that leave the other ones alone (bits of enum migrc_fact).
  * @denied: why mappings forbid to defer any (the same).
  */
 struct migrc_walk {
 	bool deferred;
 	bool mixed;
+	bool blocks;
 	u32 flushed;
 	u32 denied;
 #ifdef CONFIG_MIGRC_DEBUG

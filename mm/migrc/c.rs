@@ -6,6 +6,7 @@ use crate::eligibility::{
     AreaFacts,
     Deny,
     FileFacts,
+    Geometry,
     NodeFacts,
     Protection, //
 };
@@ -48,6 +49,14 @@ same_as_c! {
         Block = migrc_fact_MIGRC_BLOCK,
         Local = migrc_fact_MIGRC_LOCAL,
         Mixed = migrc_fact_MIGRC_MIXED,
+    }
+}
+
+same_as_c! {
+    Geometry: migrc_geometry_NR_MIGRC_GEOMETRIES {
+        Pages = migrc_geometry_MIGRC_PAGES,
+        Blocks = migrc_geometry_MIGRC_BLOCKS,
+        Odd = migrc_geometry_MIGRC_ODD,
     }
 }
 

@@ -47,7 +47,7 @@ reasons! {
     Shared = 10,
     /// A device or a guest walks the same page table.
     Notifier = 11,
-    /// A TLB may hold the page as a part of a larger block.
+    /// A TLB may hold the entries as blocks, and what replaces them may be of another size.
     Block = 12,
     /// Only this CPU had to be flushed: there was nothing to save.
     Local = 13,
@@ -274,6 +274,19 @@ impl FolioFacts {
     }
 }
 
+/// As what a TLB may hold the entries of a mapping. The values are those of C's `enum
+/// migrc_geometry`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u32)]
+pub enum Geometry {
+    /// One by one.
+    Pages = 0,
+    /// As blocks, each of which is whole.
+    Blocks = 1,
+    /// As both, or as a part of a block.
+    Odd = 2,
+}
+
 /// What C sees of a mapping whose entries have just been cleared, under the page table lock.
 #[derive(Clone, Copy, Debug)]
 pub struct MappingFacts {
@@ -285,25 +298,39 @@ pub struct MappingFacts {
     pub shared: bool,
     /// A device or a guest walks the page table.
     pub notifier: bool,
-    /// A TLB may hold the entries as a larger block.
-    pub block: bool,
+    /// As what a TLB may hold the entries.
+    pub geometry: Geometry,
+    /// Whether blocks may be deferred: that is for the administrator to say.
+    pub blocks: bool,
     /// A TLB may hold the entries at all.
     pub accessible: bool,
 }
 
 impl MappingFacts {
-    /// Whether the flush may be deferred.
+    /// Whether a block forbids it, after mappings that were deferred as `first`.
+    ///
+    /// What becomes valid again has the size that was cleared, or a flush comes first: see hook
+    /// `size`. Of one size for each folio the restore is told.
+    fn blocked(&self, first: Option<Geometry>) -> bool {
+        match self.geometry {
+            Geometry::Pages => first == Some(Geometry::Blocks),
+            Geometry::Blocks => !self.blocks || first == Some(Geometry::Pages),
+            Geometry::Odd => true,
+        }
+    }
+
+    /// Whether the flush may be deferred. If the walk has deferred before, it was as `first`.
     ///
     /// A pending flush and a block are over with the flush, which comes before the copy. Then no
     /// task can write without a fault, and other mappings may be deferred. With the other facts a
     /// task could write to the new page while a TLB still leads to the old one.
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self, first: Option<Geometry>) -> Verdict {
         let facts = [
             (self.writable, true, Deny::Writable),
             (self.pending, false, Deny::FlushPending),
             (self.shared, true, Deny::Shared),
             (self.notifier, true, Deny::Notifier),
-            (self.block, false, Deny::Block),
+            (self.blocked(first), false, Deny::Block),
         ];
         let mut is_true = facts.into_iter().filter(|(is_true, ..)| *is_true);
 

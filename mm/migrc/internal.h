@@ -70,7 +70,8 @@ struct migrc_mapping_facts {
 	bool pending;		/* a flush */
 	bool shared;
 	bool notifier;
-	bool block;
+	enum migrc_geometry geometry;
+	bool blocks;		/* may be deferred */
 	bool accessible;
 	bool lost_permission;	/* as far as the entry tells, see migrc_protect() */
 	bool mixes;		/* the rule "mixed" was removed */
@@ -135,6 +136,7 @@ int migrc_worker_init(void);
 
 extern unsigned long migrc_max_pages;
 extern unsigned int migrc_max_age_ms;
+bool migrc_defers_blocks(void);
 
 /* --- migrc_stats.c --- */
 
@@ -163,13 +165,14 @@ static inline void migrc_faults_init(struct dentry *dir) { }
 
 #ifdef CONFIG_MIGRC_DEBUG
 void migrc_debug_deferred(struct vm_area_struct *vma, unsigned long addr, pte_t pte,
-			  unsigned int nr);
+			  unsigned int nr, enum migrc_geometry geometry);
 void migrc_debug_walked(struct folio *src);
 bool migrc_debug_release(struct folio *folio);
 void migrc_debug_drain(enum migrc_drain_reason reason);
 #else
 static inline void migrc_debug_deferred(struct vm_area_struct *vma, unsigned long addr,
-					pte_t pte, unsigned int nr) { }
+					pte_t pte, unsigned int nr,
+					enum migrc_geometry geometry) { }
 static inline void migrc_debug_walked(struct folio *src) { }
 static inline bool migrc_debug_release(struct folio *folio)
 {

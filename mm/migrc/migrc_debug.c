@@ -2,8 +2,8 @@
 /*
  * Checks at run time that nobody observes a deferred flush: the content of source and
  * destination agrees, the source does not change, it is not touched after its flush, and
- * no entry becomes writable, or is of another memory type, whose old translation may be
- * in a TLB.
+ * no entry becomes writable, or is of another memory type or size, whose old translation
+ * may be in a TLB.
  */
 #include <linux/jhash.h>
 #include <linux/migrc.h>
@@ -83,9 +83,17 @@ static struct xarray *addrs_of(struct migrc_mm *mm)
 	return other;
 }
 
+/*
+ * What is kept of an address: the number of its last deferral, and what its entry was.
+ * A TLB may still have it.
+ */
+#define WAS_TAGGED	BIT(0)
+#define WAS_BLOCK	BIT(1)
+#define NUMBER_SHIFT	2
+
 /* Entries of @vma, the first of which was @pte, were cleared and deferred, under the PTL. */
 void migrc_debug_deferred(struct vm_area_struct *vma, unsigned long addr, pte_t pte,
-			  unsigned int nr)
+			  unsigned int nr, enum migrc_geometry geometry)
 {
 	struct migrc_mm *mm = &vma->vm_mm->migrc;
 	u64 number = atomic64_read(&mm->deferred);
@@ -93,7 +101,11 @@ void migrc_debug_deferred(struct vm_area_struct *vma, unsigned long addr, pte_t 
 	struct xarray *addrs = addrs_of(mm);
 	unsigned int i;
 
-	number = number << 1 | arch_migrc_may_retype(pte);
+	number <<= NUMBER_SHIFT;
+	if (arch_migrc_may_retype(pte))
+		number |= WAS_TAGGED;
+	if (geometry == MIGRC_BLOCKS)
+		number |= WAS_BLOCK;
 	walk->addr = addr;
 	scoped_guard(rcu) {
 		struct task_struct *owner = rcu_dereference(vma->vm_mm->owner);
@@ -200,39 +212,45 @@ bool migrc_debug_holds(void)
 	return READ_ONCE(quarantine_pages);
 }
 
-/* @tagged: what the entry was, that a TLB may still have. */
-static bool is_deferred(struct mm_struct *mm, unsigned long addr, bool *tagged)
+/* @was: what the entry was. */
+static bool is_deferred(struct mm_struct *mm, unsigned long addr, u64 *was)
 {
 	struct xarray *addrs = READ_ONCE(mm->migrc.addrs);
 	void *entry = addrs ? xa_load(addrs, addr >> PAGE_SHIFT) : NULL;
 
 	if (!entry)
 		return false;
-	*tagged = xa_to_value(entry) & 1;
-	return xa_to_value(entry) >> 1 > (u64)atomic64_read(&mm->migrc.flushed);
+	*was = xa_to_value(entry);
+	return *was >> NUMBER_SHIFT > (u64)atomic64_read(&mm->migrc.flushed);
 }
 
 /* An entry becomes writable, or its page is written to. Under the PTL. */
 void migrc_debug_write(struct mm_struct *mm, unsigned long addr, enum migrc_hook hook)
 {
-	bool tagged;
+	u64 was;
 
 	/* rule: migrc/current: a stale translation leads to what a walk would find */
-	if (is_deferred(mm, addr, &tagged) && !migrc_skip(hook))
+	if (is_deferred(mm, addr, &was) && !migrc_skip(hook))
 		WARN(1, "migrc: address 0x%lx becomes writable before its flush\n", addr);
 }
 
 /* Entries are set, the first of which is @pte, by any code. Under the PTL. */
 void migrc_debug_set(struct mm_struct *mm, unsigned long addr, pte_t pte, unsigned int nr)
 {
-	bool tagged;
 	unsigned int i;
+	u64 was;
 
 	for (i = 0; i < nr; i++) {
-		if (is_deferred(mm, addr + i * PAGE_SIZE, &tagged) &&
-		    tagged != arch_migrc_may_retype(pte))
+		if (!is_deferred(mm, addr + i * PAGE_SIZE, &was))
+			continue;
+		if (!!(was & WAS_TAGGED) != arch_migrc_may_retype(pte))
 			WARN(1, "migrc: address 0x%lx changes its memory type before its flush\n",
 			     addr + i * PAGE_SIZE);
+		if (arch_migrc_minds_size() && !!(was & WAS_BLOCK) != arch_migrc_is_block(pte)) {
+			WARN(1, "migrc: address 0x%lx changes its size before its flush\n",
+			     addr + i * PAGE_SIZE);
+			break;
+		}
 	}
 	if (!pte_write(pte) || migrc_skip(MIGRC_HOOK_RANGE) || migrc_skip(MIGRC_HOOK_REUSE) ||
 	    migrc_skip(MIGRC_HOOK_SWAPIN) || migrc_skip(MIGRC_HOOK_PROTNONE) ||
@@ -251,6 +269,13 @@ void migrc_debug_flushed(struct mm_struct *mm, unsigned long addr, unsigned long
 		return;
 	for (; addr < end; addr += PAGE_SIZE)
 		xa_erase(addrs, addr >> PAGE_SHIFT);
+}
+
+/* A batch flushes them, the first of which was @pte, before anything becomes valid there. */
+void migrc_debug_owed(struct mm_struct *mm, pte_t pte, unsigned long addr, unsigned long end)
+{
+	if (pte_accessible(mm, pte))
+		migrc_debug_flushed(mm, addr, end);
 }
 
 void migrc_debug_exit(struct migrc_mm *mm)

@@ -87,7 +87,7 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 }
 
 bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
-		      unsigned int nr, pte_t pte, bool block)
+		      unsigned int nr, pte_t pte, enum migrc_geometry geometry)
 {
 	struct mm_struct *mm = vma->vm_mm;
 	struct migrc_mapping_facts facts = {
@@ -101,7 +101,8 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 		/* rule: migrc/notifier: devices and guests have translations of their own */
 		.notifier = mm_has_notifiers(mm) && !migrc_skip(MIGRC_HOOK_NOTIFIER),
 		/* rule: migrc/block: entries of two sizes must not overlap */
-		.block = block,
+		.geometry = geometry,
+		.blocks = migrc_defers_blocks(),
 		.accessible = pte_accessible(mm, pte),
 		.lost_permission = static_branch_unlikely(&migrc_readmostly_key) && nr == 1 &&
 				   !pte_dirty(pte) && (vma->vm_flags & VM_WRITE) &&
@@ -109,16 +110,29 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 		.mixes = migrc_skip(MIGRC_HOOK_MIXED),
 	};
 
+	/* rule: migrc/geometry: what was a block becomes valid as a block, or is flushed first */
+	if (geometry == MIGRC_BLOCKS && migrc_skip(MIGRC_HOOK_GEOMETRY))
+		facts.geometry = MIGRC_PAGES;
 	if (!migrc_meet(&current->tlb_ubc.migrc, &mm->migrc, &facts))
 		return false;
-	migrc_debug_deferred(vma, addr, pte, nr);
+	migrc_debug_deferred(vma, addr, pte, nr, geometry);
 	return true;
 }
 
-/* See migrc_before_restore(). */
-void migrc_before_restore_slow(struct vm_area_struct *vma, unsigned long addr, pte_t pte,
-			       unsigned int nr)
+/* Whether TLBs may hold what @flags says, of a size that the new entries do not have. */
+static bool resizes(enum ttu_flags flags, unsigned long addr, pte_t pte, unsigned int nr)
 {
+	return ((flags & TTU_DEFERRED_PAGES) && arch_migrc_resizes(false, addr, pte, nr)) ||
+	       ((flags & TTU_DEFERRED_BLOCKS) && arch_migrc_resizes(true, addr, pte, nr));
+}
+
+/* See migrc_before_restore(). */
+void migrc_before_restore_slow(enum ttu_flags flags, struct vm_area_struct *vma,
+			       unsigned long addr, pte_t pte, unsigned int nr)
+{
+	/* rule: migrc/size: entries of two sizes must not overlap */
+	if (resizes(flags, addr, pte, nr))
+		migrc_flush_mm(vma->vm_mm, MIGRC_HOOK_SIZE);
 	if (!arch_migrc_may_retype(pte))
 		return;
 	/* Pairs with migrc_before_protect(): @pte has what vma->vm_page_prot was. */

@@ -11,14 +11,25 @@
 #include "internal.h"
 
 static u32 migrc_walk_delay_us;
+static u32 migrc_restore_delay_us;
+
+static void delay(u32 us)
+{
+	us = min_t(u32, us, 20 * USEC_PER_MSEC);
+	mdelay(us / USEC_PER_MSEC);
+	udelay(us % USEC_PER_MSEC);
+}
 
 /* For tests of what happens between the look at a file and the end of the walk. */
 void migrc_walk_delay(void)
 {
-	u32 us = min_t(u32, READ_ONCE(migrc_walk_delay_us), 20 * USEC_PER_MSEC);
+	delay(READ_ONCE(migrc_walk_delay_us));
+}
 
-	mdelay(us / USEC_PER_MSEC);
-	udelay(us % USEC_PER_MSEC);
+/* And of what happens before a deferred folio is mapped again. */
+void migrc_restore_delay(void)
+{
+	delay(READ_ONCE(migrc_restore_delay_us));
 }
 
 static unsigned long migrc_skipped;
@@ -83,4 +94,5 @@ void __init migrc_faults_init(struct dentry *dir)
 	skip_hook_create(dir, &migrc_hooks);
 	debugfs_create_file("generation", 0600, dir, NULL, &generation_fops);
 	debugfs_create_u32("walk_delay_us", 0600, dir, &migrc_walk_delay_us);
+	debugfs_create_u32("restore_delay_us", 0600, dir, &migrc_restore_delay_us);
 }

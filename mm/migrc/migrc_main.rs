@@ -36,6 +36,7 @@ use eligibility::{
     Deny,
     FileFacts,
     FolioFacts,
+    Geometry,
     MappingFacts,
     NodeFacts,
     PageFacts,
@@ -263,6 +264,7 @@ unsafe extern "C" fn migrc_rust_init(nodes: c_uint) -> c_int {
 const _: () = {
     assert!(offset_of!(Walk, deferred) == offset_of!(bindings::migrc_walk, deferred));
     assert!(offset_of!(Walk, mixed) == offset_of!(bindings::migrc_walk, mixed));
+    assert!(offset_of!(Walk, blocks) == offset_of!(bindings::migrc_walk, blocks));
     assert!(offset_of!(Walk, flushed) == offset_of!(bindings::migrc_walk, flushed));
     assert!(offset_of!(Walk, denied) == offset_of!(bindings::migrc_walk, denied));
     assert!(size_of::<Walk>() <= size_of::<bindings::migrc_walk>());
@@ -301,6 +303,14 @@ fn caller(facts: &bindings::migrc_caller_facts) -> Caller {
         bindings::migrate_reason_MR_DEMOTION if facts.may_demote && facts.kswapd => Caller::Kswapd,
         bindings::migrate_reason_MR_DEMOTION if facts.may_demote => Caller::Proactive,
         _ => Caller::Other,
+    }
+}
+
+fn geometry(geometry: bindings::migrc_geometry) -> Geometry {
+    match geometry {
+        bindings::migrc_geometry_MIGRC_PAGES => Geometry::Pages,
+        bindings::migrc_geometry_MIGRC_BLOCKS => Geometry::Blocks,
+        _ => Geometry::Odd,
     }
 }
 
@@ -374,7 +384,8 @@ unsafe extern "C" fn migrc_meet(
         pending: facts.pending,
         shared: facts.shared,
         notifier: facts.notifier,
-        block: facts.block,
+        geometry: geometry(facts.geometry),
+        blocks: facts.blocks,
         accessible: facts.accessible,
     };
     let Some(permit) = walk.meet(&seen, facts.mixes) else {

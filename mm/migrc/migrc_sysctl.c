@@ -19,6 +19,14 @@ static int migrc_readmostly;
 unsigned long migrc_max_pages;
 unsigned int migrc_max_age_ms = 100;
 
+/* Only where there is a sysctl for it. */
+static int migrc_blocks;
+
+bool migrc_defers_blocks(void)
+{
+	return READ_ONCE(migrc_blocks);
+}
+
 static DEFINE_MUTEX(migrc_sysctl_lock);
 
 /*
@@ -123,6 +131,17 @@ static const struct ctl_table migrc_sysctl_table[] = {
 		.extra1		= (void *)&migrc_age_least,
 		.extra2		= (void *)&migrc_age_most,
 	},
+#ifdef ARCH_MIGRC_HAS_BLOCKS
+	{
+		.procname	= "migrc_blocks",
+		.data		= &migrc_blocks,
+		.maxlen		= sizeof(migrc_blocks),
+		.mode		= 0644,
+		.proc_handler	= proc_dointvec_minmax,
+		.extra1		= SYSCTL_ZERO,
+		.extra2		= SYSCTL_ONE,
+	},
+#endif
 };
 
 static int __init migrc_init(void)
@@ -135,6 +154,7 @@ static int __init migrc_init(void)
 	ret = migrc_worker_init();
 	if (ret)
 		return ret;
+	migrc_blocks = arch_migrc_blocks();
 	register_sysctl_init("vm", migrc_sysctl_table);
 	migrc_faults_init(migrc_stats_init());
 	return 0;

@@ -7,6 +7,7 @@
 use super::{
     eligibility::{
         Deny,
+        Geometry,
         MappingFacts,
         Reasons,
         Verdict, //
@@ -24,6 +25,8 @@ pub struct Walk {
     /// A walk before this one, of the same batch, has met both what is deferred and what forbids
     /// it, and what it deferred has not been drained yet.
     pub mixed: bool,
+    /// What was deferred are [`Geometry::Blocks`], else [`Geometry::Pages`].
+    pub blocks: bool,
     /// Why some mappings are flushed now that say nothing of the rest.
     pub flushed: Reasons,
     /// Why none may be deferred.
@@ -72,6 +75,15 @@ impl Walk {
         };
     }
 
+    /// As what TLBs may hold the mappings that were deferred.
+    fn geometry(&self) -> Option<Geometry> {
+        self.deferred.then_some(if self.blocks {
+            Geometry::Blocks
+        } else {
+            Geometry::Pages
+        })
+    }
+
     /// The next mapping. Without a permit its entries are flushed as ever.
     ///
     /// Nothing is owed of an entry that is not accessible. No TLB has it, or the task that made it
@@ -84,11 +96,12 @@ impl Walk {
             return None;
         }
         // rule: migrc/mixed: once something forbids to defer, only a drain would flush more
-        match facts.verdict() {
+        match facts.verdict(self.geometry()) {
             Verdict::Forbid(deny) => self.denied = self.denied.with(deny),
             Verdict::Flush(deny) => self.flushed = self.flushed.with(deny),
             Verdict::Defer if self.denied.is_empty() || mixes => {
                 self.deferred = true;
+                self.blocks = facts.geometry == Geometry::Blocks;
                 return Some(Permit(()));
             }
             Verdict::Defer => {}

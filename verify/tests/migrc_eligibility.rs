@@ -4,8 +4,8 @@
 
 use verify::migrc::{
     eligibility::{
-        AreaFacts, Caller, Deny, FileFacts, FolioFacts, MappingFacts, NodeFacts, PageFacts,
-        Protection, Reasons, Verdict,
+        AreaFacts, Caller, Deny, FileFacts, FolioFacts, Geometry, MappingFacts, NodeFacts,
+        PageFacts, Protection, Reasons, Verdict,
     },
     walk::{End, Permit, Walk},
 };
@@ -288,13 +288,19 @@ enum Event {
     Poisoned,
 }
 
+/// Without blocks, the bit of [`Deny::Block`] is that the entries are of no single size.
 fn mapping(bits: u32) -> MappingFacts {
     MappingFacts {
         writable: bits & 1 != 0,
         pending: bits & 2 != 0,
         shared: bits & 4 != 0,
         notifier: bits & 8 != 0,
-        block: bits & 16 != 0,
+        geometry: if bits & 16 != 0 {
+            Geometry::Odd
+        } else {
+            Geometry::Pages
+        },
+        blocks: false,
         accessible: bits & 32 == 0,
     }
 }
@@ -335,7 +341,7 @@ impl OldWalk {
                     (f.pending, Deny::FlushPending),
                     (f.shared, Deny::Shared),
                     (f.notifier, Deny::Notifier),
-                    (f.block, Deny::Block),
+                    (f.geometry == Geometry::Odd, Deny::Block),
                 ]
                 .into_iter()
                 .filter(|(is_true, _)| *is_true)
@@ -437,6 +443,50 @@ fn walks_as_before() {
         }
     }
     assert_eq!(walks, 2 * 2 * 42 * 42 * 42);
+}
+
+/// All walks of three mappings, of any size: what is deferred is all of the size of the first, and
+/// blocks only where they may be. The rest is flushed, and says nothing of the others.
+#[test]
+fn a_folio_is_deferred_in_one_size() {
+    const SIZES: [Geometry; 3] = [Geometry::Pages, Geometry::Blocks, Geometry::Odd];
+    let of = |geometry, blocks| MappingFacts {
+        geometry,
+        blocks,
+        ..mapping(0)
+    };
+
+    for (first, second, third) in SIZES
+        .into_iter()
+        .flat_map(|a| SIZES.map(|b| (a, b)))
+        .flat_map(|(a, b)| SIZES.map(|c| (a, b, c)))
+    {
+        for blocks in [false, true] {
+            let mut walk = Walk::default();
+            let mut deferred = Vec::new();
+
+            for size in [first, second, third] {
+                let may = match size {
+                    Geometry::Pages => true,
+                    Geometry::Blocks => blocks,
+                    Geometry::Odd => false,
+                };
+                let fits = deferred.first().is_none_or(|first| *first == size);
+                let permit = walk.meet(&of(size, blocks), false).map(Permit::counted);
+
+                assert_eq!(permit.is_some(), may && fits, "{size:?} after {deferred:?}");
+                if permit.is_some() {
+                    deferred.push(size);
+                }
+            }
+            if let Some(first) = deferred.first() {
+                assert_eq!(walk.blocks, *first == Geometry::Blocks);
+                assert_eq!(walk.end(|| true, false), End::Deferred);
+            } else {
+                assert_eq!(walk.end(|| true, false), End::Flushed(Some(Deny::Block)));
+            }
+        }
+    }
 }
 
 /// Whatever else is true of it.

@@ -248,7 +248,7 @@ def programs(suite):
                 start(how, suite, name, arch, harness.IMAGE, "\n".join([SKIPS, *jobs]), timeout=900, **options)
 
             # x86_64 is emulated by one thread, in which a reader that spins costs the others their time.
-            run("migrc", REFAULT_SWAP, f"TLB_ROUNDS={MIGRC_ROUNDS} migrc_stale",
+            run("migrc", REFAULT_SWAP, f"TLB_ROUNDS={MIGRC_ROUNDS} migrc_stale", "migrc_blocks",
                 f"TLB_ROUNDS={MIGRC_ROUNDS} migrc_file", "migrc_readmostly", disk="verity:256M", swap="disk:256M",
                 oracle=arch == "arm64")
             if arch == "arm64":

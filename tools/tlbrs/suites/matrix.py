@@ -79,7 +79,7 @@ DOCTEST = (r"BUG: sleeping function(?s:.*)rust_doctest_kernel_sync_lock_spinlock
 POISON = ("page_poison=1", "init_on_free=1 page_poison=0")
 # What needs two nodes, huge pages (rt has none, either) or pages of 4 KiB; and what is of arm64.
 NODES = ("tlb_batch_move_bench", "tlb_batch_mark", "tlb_batch_stale_litmus", "tlb_batch_task", "migrc_stale",
-         "migrc_file", "migrc_readmostly", "migrc_bounds", "migrc_stress", "migrc_mover")
+         "migrc_blocks", "migrc_file", "migrc_readmostly", "migrc_bounds", "migrc_stress", "migrc_mover")
 HUGE = ("tlb_batch_thp_split", "tlb_batch_task")
 SMALL = ("tlb_batch_task",)
 HVO = ("hvo_pool",)
@@ -175,6 +175,7 @@ run tlb_batch_stale_litmus --rounds 50 --expect-none
 TLB_DIR=/mnt TLB_ROUNDS=5 run tlb_batch_refault -v file
 run tlb_batch_task
 TLB_ROUNDS=2 run migrc_stale
+TLB_ROUNDS=2 run migrc_blocks
 TLB_ROUNDS=2 run migrc_file
 run migrc_readmostly
 run migrc_bounds -t limit

@@ -130,6 +130,13 @@ WAYS = {
     "migrc_stale: writable": [reported(8)],
     "migrc_stale: pending": [reported(24)],
     "migrc_stale: fork": [reported(12)],
+    "migrc_blocks": [way("env TLB_SKIP=SKIP migrc_blocks -t CASE", boot=())],
+    "migrc_blocks: stale": [way("env TLB_SKIP=SKIP TLB_EXPECT=1 migrc_blocks -t CASE")],
+    # A debug kernel sees it, too.
+    "migrc_blocks: cut": [way("env TLB_SKIP=SKIP migrc_blocks -t CASE", boot=(), both=True,
+                              says=("changes its size before its flush",))],
+    "migrc_blocks: folded": [way("env TLB_SKIP=SKIP migrc_blocks -t CASE", boot=(), both=True,
+                                 says=("changes its size before its flush",))],
     "migrc_file": [way("env TLB_SKIP=SKIP TLB_ROUNDS=4 TLB_EXPECT=1 migrc_file -v CASE")],
     "migrc_file: race": [way("env TLB_SKIP=SKIP TLB_ROUNDS=50 TLB_EXPECT=1 migrc_file -v CASE")],
     "migrc_file: idle": [way("env TLB_SKIP=SKIP TLB_ROUNDS=1 TLB_EXPECT=1 migrc_file -v CASE")],

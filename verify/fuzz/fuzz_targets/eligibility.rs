@@ -6,7 +6,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use verify::migrc::{
-    eligibility::{Deny, MappingFacts, Verdict},
+    eligibility::{Deny, Geometry, MappingFacts, Verdict},
     walk::{End, Permit, Walk},
 };
 
@@ -20,7 +20,12 @@ fuzz_target!(|mappings: Vec<u8>| {
             pending: bits & 2 != 0,
             shared: bits & 4 != 0,
             notifier: bits & 8 != 0,
-            block: bits & 16 != 0,
+            geometry: if bits & 16 != 0 {
+                Geometry::Odd
+            } else {
+                Geometry::Pages
+            },
+            blocks: false,
             accessible: bits & 32 == 0,
         };
         let permit = walk.meet(&facts, false).map(Permit::counted).is_some();
@@ -31,7 +36,7 @@ fuzz_target!(|mappings: Vec<u8>| {
         }
         deferred += u32::from(permit);
         forbidden |= bits & 13 != 0;
-        if let Verdict::Flush(deny) | Verdict::Forbid(deny) = facts.verdict() {
+        if let Verdict::Flush(deny) | Verdict::Forbid(deny) = facts.verdict(None) {
             assert_eq!(deny as u32, 8 + (bits & 31).trailing_zeros());
             reasons.push(deny as u32);
         }

@@ -34,6 +34,43 @@ static inline bool arch_migrc_may_retype(pte_t pte)
 	return system_supports_mte() && pte_tagged(pte);
 }
 
+/* With BBML3, a TLB may have entries of two sizes for one address. */
+static inline bool arch_migrc_minds_size(void)
+{
+	return ARCH_PTE_BLOCK > 1 && !system_supports_bbml3();
+}
+
+/* vm.migrc_blocks, and what it is after the boot. */
+#define ARCH_MIGRC_HAS_BLOCKS
+
+static inline bool arch_migrc_blocks(void)
+{
+	return system_supports_bbml3();
+}
+
+static inline bool arch_migrc_is_block(pte_t pte)
+{
+	return pte_valid(pte) && pte_cont(pte);
+}
+
+/*
+ * Whether @nr entries, the first of which becomes @pte, have another size than what was
+ * deferred there: @blocks or pages. set_ptes() makes blocks of what is whole and aligned,
+ * unless it is one page. If that completes a block, the fold flushes.
+ */
+static inline bool arch_migrc_resizes(bool blocks, unsigned long addr, pte_t pte,
+				      unsigned int nr)
+{
+	const unsigned long vpn = addr >> PAGE_SHIFT, pfn = pte_pfn(pte);
+	const unsigned long first = ALIGN(vpn, ARCH_PTE_BLOCK);
+
+	if (!arch_migrc_minds_size() || !pte_valid(pte))
+		return false;
+	if (blocks)
+		return !IS_ALIGNED(vpn | pfn | nr, ARCH_PTE_BLOCK);
+	return IS_ALIGNED(vpn ^ pfn, ARCH_PTE_BLOCK) && first + ARCH_PTE_BLOCK <= vpn + nr;
+}
+
 static inline void arch_migrc_check_dirty(void *all)
 {
 	if (!(read_sysreg(tcr_el1) & TCR_HD))

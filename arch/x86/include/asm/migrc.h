@@ -23,6 +23,28 @@ static inline bool arch_migrc_may_retype(pte_t pte)
 	return false;
 }
 
+/* A TLB holds page table entries one by one. */
+static inline bool arch_migrc_minds_size(void)
+{
+	return false;
+}
+
+static inline bool arch_migrc_blocks(void)
+{
+	return false;
+}
+
+static inline bool arch_migrc_is_block(pte_t pte)
+{
+	return false;
+}
+
+static inline bool arch_migrc_resizes(bool blocks, unsigned long addr, pte_t pte,
+				      unsigned int nr)
+{
+	return false;
+}
+
 static inline bool arch_migrc_hw_dirty(void)
 {
 	return true;

@@ -26,7 +26,7 @@
  * exclusive  half of the folio is shared with a child: only the other half is exclusive
  * undo       the migration of a pinned folio is undone before its flush
  * poison     a page is poisoned
- * deferred   migrc has deferred the flush of the folio
+ * deferred   migrc has deferred the flush of the folio: in runs, too
  *
  * hint       a NUMA hint fault makes a folio accessible, block by block
  * hint_shared   every other page is shared with a child: the others alone become writable

@@ -136,6 +136,7 @@ static inline bool tlb_rs_hook_removed(const char *hook)
 #define TLB_BATCH_FLUSH_DELAY	DEBUGFS "tlb_batch/flush_delay_us"
 #define TLB_SECONDARY_DELAY	DEBUGFS "tlb_batch/secondary_delay_us"
 #define MIGRC_WALK_DELAY	DEBUGFS "migrc/walk_delay_us"
+#define MIGRC_RESTORE_DELAY	DEBUGFS "migrc/restore_delay_us"
 
 /* tlb_rs_settings.c */
 void tlb_rs_at_exit(void (*undo)(void));

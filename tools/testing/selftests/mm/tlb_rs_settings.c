@@ -354,6 +354,7 @@ void tlb_rs_delay_none(void)
 	tlb_rs_write_file(TLB_BATCH_FLUSH_DELAY, "0");
 	tlb_rs_write_file(TLB_SECONDARY_DELAY, "0");
 	tlb_rs_write_file(MIGRC_WALK_DELAY, "0");
+	tlb_rs_write_file(MIGRC_RESTORE_DELAY, "0");
 }
 
 bool tlb_rs_delay(const char *path, long us)
