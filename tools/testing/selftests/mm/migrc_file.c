@@ -257,10 +257,13 @@ static bool setup_open(void)
 
 /* --- reclaim ----------------------------------------------------------------------- */
 
+#define CGROUP_HIGH	TLB_RS_CGROUP "memory.high"
+
 /* The file's pages are charged to who reads them first. */
 static bool setup_reclaim(void)
 {
-	if (!tlb_rs_cgroup())
+	/* What is swapped in is flushed: memory of this process must not be. */
+	if (!tlb_rs_cgroup() || !tlb_rs_setting("/proc/sys/vm/swappiness", "0"))
 		return false;
 	tlb_rs_cgroup_enter();
 	return true;
@@ -288,8 +291,9 @@ static long run_reclaim(long rounds, const struct migrc_options *o)
 		for (i = 0; i < 20 && tlb_rs_pfn(base); i++) {
 			tlb_rs_drain_pages();
 			tlb_rs_forget_use();
-			/* What is swapped in is flushed: memory of this process must not be. */
-			tlb_rs_cgroup_reclaim(len, " swappiness=0");
+			/* memory.reclaim would drain before it returns. */
+			tlb_rs_write_file(CGROUP_HIGH, "4096");
+			tlb_rs_write_file(CGROUP_HIGH, "max");
 		}
 		migrc_diff(&before, &d);
 		ok &= d.val[MIGRC_DEFERRED] == 1 && !d.val[MIGRC_FLUSH] && !tlb_rs_pfn(base);
