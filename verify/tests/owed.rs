@@ -130,8 +130,8 @@ const WALK: Subject = Subject {
     signature: "case(mut walk: Walk, facts: eligibility::MappingFacts)",
     types: "",
     call: "case(black_box(Walk::default()), black_box(eligibility::MappingFacts {
-               writable: false, pending: false, shared: false, notifier: false, block: false,
-               accessible: true,
+               writable: false, pending: false, shared: false, notifier: false,
+               geometry: eligibility::Geometry::Pages, blocks: false, accessible: true,
            }))",
 };
 
