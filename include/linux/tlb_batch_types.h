@@ -46,7 +46,9 @@ enum tlb_batch_reason {
 	EM(UPGRADE, "upgrade") \
 	EM(STORES, "stores") \
 	EM(ALIKE, "alike") \
-	EM(GATHER, "gather")
+	EM(GATHER, "gather") \
+	EM(COLLECT, "collect") \
+	EM(OTHERS, "others")
 
 enum tlb_batch_hook {
 #define TLB_BATCH_EM(hook, name)	TLB_BATCH_HOOK_##hook,

@@ -35,7 +35,8 @@ proofs = ["model.rs"]
 """.replace("page\n writable", "page writable")
 FILES = {
     "verify/rules/migrc.toml": TABLE, "verify/rules/tlb_batch.toml": "", "verify/rules/restore.toml": "",
-    "verify/rules/mkclean.toml": "", "verify/rules/huge.toml": "", "verify/rules/hvo.toml": "",
+    "verify/rules/mkclean.toml": "", "verify/rules/huge.toml": "", "verify/rules/migrate_device.toml": "",
+    "verify/rules/hvo.toml": "",
     "mm/skip.c": 'static const char * const names[] = {\n\t[MIGRC_HOOK_REUSE]\t= "reuse",\n'
                  '\t[MIGRC_HOOK_RANGE] = "range",\n};\n',
     "mm/walk.rs": "impl<M: Copy, H: Holds<M>> Walk<M, H> {\n    pub fn meet(&mut self) {\n"

@@ -288,6 +288,15 @@ class Counts(OfSuite):
         self.assertEqual(self.verdicts(costs.huge, records), ["arm64 huge_free: TLBI", "arm64 huge_type: TLBI"])
         self.assertEqual(len(self.verdicts(costs.huge, [])), len(measure.HUGE["arm64"]) + 1)
 
+    def test_to_device(self):
+        records = [{"region": name, "there": 512, "meter": {"tlbi": most}} for name, most in measure.DEVICE_LIMIT.items()]
+        self.assertEqual(self.verdicts(costs.to_device, records), [])
+        records[0]["meter"]["tlbi"] += 1
+        records[1]["there"] = 511
+        self.assertEqual(self.verdicts(costs.to_device, records),
+                         ["arm64 device_exclusive: TLBI", "arm64 device_shared: TLBI"])
+        self.assertEqual(len(self.verdicts(costs.to_device, [])), len(measure.DEVICE_LIMIT))
+
     def test_demotion(self):
         records = [{"region": f"demote_{lru}", "tlb_batch": on, "units": 5120, "wakes": 2, "waits": 26, "scale": 1000,
                     "meter": {"dsb_ish": 99}} for lru in ("classic", "mglru") for on in (0, 1)]

@@ -30,11 +30,11 @@ from pathlib import Path
 from tlbrs.guest.programs import own as sources_of
 from tlbrs.kernel.common import ROOT, Fail
 
-MECHANISMS = ("tlb_batch", "restore", "mkclean", "huge", "migrc", "hvo")
+MECHANISMS = ("tlb_batch", "restore", "mkclean", "huge", "migrate_device", "migrc", "hvo")
 # Where each can be chosen.
-ARCHES = {**dict.fromkeys(("tlb_batch", "restore", "mkclean", "huge", "migrc"), ("arm64", "x86_64")), "hvo": ("arm64",)}
+ARCHES = {**dict.fromkeys(MECHANISMS, ("arm64", "x86_64")), "hvo": ("arm64",)}
 # Whose skip_hook has the names of another one.
-SKIPS = dict.fromkeys(("restore", "mkclean", "huge"), "tlb_batch")
+SKIPS = dict.fromkeys(("restore", "mkclean", "huge", "migrate_device"), "tlb_batch")
 PAGE = "Documentation/mm/tlb_rules.rst"
 PROGRAMS = "tools/testing/selftests/mm"
 CODE = ("arch", "include", "mm", "rust", "drivers")
@@ -303,14 +303,15 @@ hooks has a comment ``rule: mechanism/name: why``, so grep leads from one to the
 mechanisms are described in Documentation/mm/tlb_batch.rst, Documentation/mm/migrc.rst and
 Documentation/mm/hvo.rst. The rules of restore are about large folios that are mapped again after
 their migration, or accessible again after a NUMA hint fault, those of mkclean about dirty ones that
-are written to disk, and those of huge about THPs whose PMDs change.
-Documentation/mm/tlb_maintenance_testing.rst says how the tests work and what they do not show.
+are written to disk, those of huge about THPs whose PMDs change, and those of migrate_device about
+pages that go to a device with memory of its own. Documentation/mm/tlb_maintenance_testing.rst says
+how the tests work and what they do not show.
 
 A test is a program in ``tools/testing/selftests/mm`` and its cases. A write of the rule's name to
 ``skip_hook``, in the debugfs directory of the mechanism, removes the rule. Those of restore,
-mkclean and huge are in the directory of tlb_batch. Each of a rule's tests then fails. If other
-names are removed instead, they are in brackets. If a rule is not removed, or not on one
-architecture, the reason follows.
+mkclean, huge and migrate_device are in the directory of tlb_batch. Each of a rule's tests then
+fails. If other names are removed instead, they are in brackets. If a rule is not removed, or not on
+one architecture, the reason follows.
 ``*.rs`` and ``*.litmus`` are in ``verify/`` of tlb-rs.
 """
 WIDTH = 100

@@ -65,6 +65,8 @@ HINT_LIMIT = 2 / 4096
 MSYNC_LIMIT = {"msync_64k": 258, "msync_64k_again": 258, "msync_2m": 9, "msync_2m_again": 9}
 # Most flushes of a call that changes many THPs. If it changes the memory type, arm64 flushes at least once for each.
 HUGE_LIMIT = 2
+# And of a call that migrates pages to a device: one of all in this process, one of all in another.
+DEVICE_LIMIT = {"device_exclusive": 2, "device_shared": 4}
 HUGE = {"arm64": ("huge_free", "huge_protect", "huge_uffd"),
         "x86_64": ("huge_free", "huge_protect", "huge_uffd", "huge_softdirty")}
 

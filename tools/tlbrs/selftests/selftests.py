@@ -459,9 +459,7 @@ def parse():
         raise common.Fail("MIGRC=1 compares one image with itself, HVO=1 compares it with stock: one of them at a time")
     if options.variant and (options.hvo or options.migrc):
         raise common.Fail("VARIANT is for comparisons without MIGRC=1 and HVO=1, which have images of their own")
-    # The checked image has no CONFIG_TEST_HMM.
-    options.test = options.test or [test for test in (HUGETLB if options.hvo else ALL)
-                                    if test != "hmm-tests" or not (options.migrc or options.variant)]
+    options.test = options.test or list(HUGETLB if options.hvo else ALL)
     return options
 
 

@@ -113,6 +113,18 @@ def huge(suite, arch):
         suite.check(f"{arch} huge_type: {name}", count is not None and count >= thps, f"{count}, at least {thps}")
 
 
+def to_device(suite, arch):
+    """What it takes to migrate pages to a device that has memory of its own."""
+    result = boot(suite, "migration to a device", arch, harness.IMAGE, "tlb_batch_device_bench --readers 2",
+                  meter=arch == "arm64")
+    name = "TLBI" if arch == "arm64" else "remote flush"
+    for region, most in measure.DEVICE_LIMIT.items():
+        r = next((r for r in result.records if r.get("region") == region), {"there": 0})
+        count = r.get("meter", {}).get("tlbi") if arch == "arm64" else r.get("nr_tlb_remote_flush")
+        suite.check(f"{arch} {region}: {name}", count is not None and count <= most and r["there"] == 512,
+                    f"{count} for {r['there']} pages, at most {most}")
+
+
 def demoted(suite, arch):
     """How often kswapd waits, in all of its wakes."""
     result = boot(suite, "demotion", arch, harness.IMAGE, DEMOTE, meter=arch == "arm64", **TIERS)
@@ -175,6 +187,7 @@ def counts(suite):
             start(restored, suite, arch)
             start(written, suite, arch)
             start(huge, suite, arch)
+            start(to_device, suite, arch)
             start(demoted, suite, arch)
             start(tiered, suite, arch)
             if arch == "arm64":

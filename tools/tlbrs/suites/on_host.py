@@ -39,10 +39,11 @@ NOT_AS_STOCK = {
     "mm/page_table_check.o": "only in kernels for debugging",
     "arch/arm64/kernel/cpufeature.o": "it has one capability more, which is not there without hvo",
     "arch/arm64/mm/mmu.o": "pmdp_invalidate_ad() is there, see patches/huge, and others are inlined another way",
+    "mm/migrate_device.o": "one flush stands for many, see patches/migrate_device; only in kernels with such devices",
     "mm/khugepaged.o": "a flush of stock was in the wrong place, see patches/fixes",
 }
 # Series of their own, which have nothing to add to MAINTAINERS.
-NO_NEW_FILES = ("restore", "mkclean", "huge")
+NO_NEW_FILES = ("restore", "mkclean", "huge", "migrate_device")
 # The functions in which compared ones differ.
 DIFFERENT = {
     # It has the number of a CPU capability; there is one more before it.

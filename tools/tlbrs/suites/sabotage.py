@@ -106,6 +106,7 @@ WAYS = {
     # A page that is mapped again was not counted.
     "tlb_batch_mkclean: holes": [way("env TLB_SKIP=SKIP tlb_batch_mkclean -t CASE", says=("Bad page map",), both=True)],
     "tlb_batch_huge": [way("env TLB_SKIP=SKIP tlb_batch_huge -t CASE")],
+    "tlb_batch_device": [way("env TLB_SKIP=SKIP tlb_batch_device -t CASE")],
     "tlb_batch_exit": [way("env TLB_ROUNDS=3 TLB_SKIP=SKIP tlb_batch_exit", uaf=True, says=("tlb_batch_flush_slow",), boot=())],
     "tlb_batch_wait": [way("env TLB_ROUNDS=3 TLB_SKIP=SKIP TLB_EXPECT=1 tlb_batch_wait")],
     "tlb_batch_task": [way("env TLB_SKIP=SKIP tlb_batch_task -t CASE")],
