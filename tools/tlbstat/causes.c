@@ -24,6 +24,8 @@ const struct cause causes[NCAUSES] = {
 	  512, true, "" },
 	{ "migration: DAMON", "damon_migrate_pages damon_pa_migrate kdamond_fn",
 	  512, true, "" },
+	{ "migration: device", "migrate_vma_* migrate_device_*",
+	  DEVICE, false, "" },
 	{ "migration: other", "alloc_contig_* soft_offline_page __gup_longterm_locked\n"
 	  "offline_pages do_migrate_range migrate_longterm_unpinnable_folios\n"
 	  "memory_failure* check_and_migrate_movable_*",
@@ -95,7 +97,7 @@ const struct cause causes[NCAUSES] = {
 	  0, false, "no row has a function of the chain" },
 };
 
-#define MIGRATIONS		7	/* rows from the first one on */
+#define MIGRATIONS		8	/* rows from the first one on */
 #define DEMOTION		2	/* without a migration it is reclaim */
 #define INTERRUPTED		(NCAUSES - 2)
 #define UNMATCHED		(NCAUSES - 1)

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #define DEPTH			48	/* frames of a chain */
-#define NCAUSES			30	/* the last one: unmatched */
+#define NCAUSES			31	/* the last one: unmatched */
 #define RING			128	/* pages for samples of a CPU */
 #define LINE			4096
 #define WORD			64
@@ -50,6 +50,7 @@ struct cause {
 
 #define THP			-1	/* as many as a huge page has pages */
 #define LARGE			-2	/* not tlb_batch, but mkclean, of large folios */
+#define DEVICE			-3	/* not tlb_batch, but migrate_device, of 512 pages */
 
 extern const struct cause causes[NCAUSES];
 

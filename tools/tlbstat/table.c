@@ -73,6 +73,9 @@ static const char *saver(const struct prices *p, int cause)
 	if (c->merged == LARGE)
 		return p->tlb_batch > 0 ? "mkclean is on; what is left is of small folios" :
 		       "most of that of large folios (mkclean)";
+	if (c->merged == DEVICE)
+		return p->tlb_batch >= 0 ? "migrate_device is in this kernel" :
+		       "most of it, unless pages go one by one (migrate_device)";
 	if (!isnan(most))
 		n = snprintf(text, sizeof(text), "up to %s (tlb_batch)", brief(most));
 	else if (!strcmp(p->arch, "x86_64"))

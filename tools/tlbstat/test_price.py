@@ -36,6 +36,9 @@ CHAINS = {
                            "__x64_sys_mbind", "try_to_unmap_flush;migrate_pages_batch;migrate_pages;do_migrate_pages;"
                            "cpuset_migrate_mm_workfn;process_one_work"],
     "migration: DAMON": ["try_to_unmap_flush;migrate_pages_batch;migrate_pages;damon_migrate_pages;kdamond_fn"],
+    "migration: device": ["ptep_clear_flush;migrate_vma_collect_pmd;walk_pgd_range;__walk_page_range;migrate_vma_setup",
+                          "ptep_clear_flush;try_to_migrate_one;rmap_walk_anon;try_to_migrate;migrate_device_unmap;"
+                          "migrate_vma_setup", "flush_tlb_mm_range;migrate_vma_collect_pmd;migrate_vma_setup;do_swap_page"],
     "migration: other": ["try_to_unmap_flush;migrate_pages_batch;migrate_pages;alloc_contig_range_noprof;cma_alloc",
                          "try_to_unmap_flush;migrate_pages_batch;migrate_pages;somebody_else"],
     "reclaim": ["try_to_unmap_flush;shrink_folio_list;evict_folios;kswapd", "ptep_clear_flush;folio_referenced_one;"
@@ -103,7 +106,7 @@ class Report(Case):
     def test_every_row_has_a_chain(self):
         table = (HERE / "causes.c").read_text().partition("causes[NCAUSES] = {")[2].partition("\n};")[0]
         rows = re.findall(r'(?m)^\t\{ "([^"]+)"', table)
-        self.assertEqual(len(rows), 30)
+        self.assertEqual(len(rows), 31)
         self.assertEqual(set(rows), set(CHAINS) | {"interrupted by others"})
 
     def test_recorded_chains(self):
@@ -134,7 +137,7 @@ class Report(Case):
 
     def test_who_can_save(self):
         """Each row on stock arm64, on tlb-rs with tlb_batch on and off, and on x86_64."""
-        merged = {"split": 512, "reclaim": 32} | {c: 512 for c in CHAINS if c.startswith("migration:")}
+        merged = {"split": 512, "reclaim": 32} | {c: 512 for c in CHAINS if c.startswith("migration:") and c != "migration: device"}
         migrc = ("migration: syscall", "migration: DAMON")
         for cause, chains in CHAINS.items():
             for figures, batch in (({}, "up to"), ({"tlb_batch": 0, "migrc": 0}, "up to"),
@@ -142,7 +145,10 @@ class Report(Case):
                 row = self.json(f"0 1000 w {chains[0]}", **figures)[1][cause]
                 if cause == "writeback":
                     batch = "mkclean is on" if batch == "tlb_batch is on" else "most of that of large folios (mkclean)"
-                self.assertTrue(row["saver"].startswith(batch if cause in merged or cause == "writeback" else "nothing: "),
+                if cause == "migration: device":
+                    batch = "migrate_device is in" if "tlb_batch" in figures else "most of it, unless pages go one by one"
+                other = cause in ("writeback", "migration: device")
+                self.assertTrue(row["saver"].startswith(batch if cause in merged or other else "nothing: "),
                                 (cause, row))
                 self.assertEqual("migrc, of memory" in row["saver"] or "migrc is on" in row["saver"], cause in migrc)
                 self.assertEqual("migrc is on" in row["saver"], cause in migrc and "tlb_batch is" in batch)
