@@ -48,7 +48,10 @@ enum tlb_batch_reason {
 	EM(ALIKE, "alike") \
 	EM(GATHER, "gather") \
 	EM(COLLECT, "collect") \
-	EM(OTHERS, "others")
+	EM(OTHERS, "others") \
+	EM(LOCKED, "locked") \
+	EM(NESTED, "nested") \
+	EM(DEVICES, "devices")
 
 enum tlb_batch_hook {
 #define TLB_BATCH_EM(hook, name)	TLB_BATCH_HOOK_##hook,

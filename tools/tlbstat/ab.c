@@ -19,6 +19,7 @@ static const struct {
 	{ "tlb_batch", "tlb_batch", "CONFIG_RUST_TLB_BATCH" },
 	{ "migrc", "migrc_enable", "CONFIG_MIGRC" },
 	{ "hvo", "hugetlb_optimize_vmemmap", "CONFIG_HUGETLB_VMEMMAP_PAUSE" },
+	{ "writeback", "tlb_batch_writeback", "CONFIG_FOLIO_BATCH_MKCLEAN" },
 };
 
 static struct {
@@ -365,7 +366,7 @@ static void parse(int argc, char **argv)
 			     strcmp(optarg, switches[o.which].name); o.which++)
 				;
 			if (o.which == ARRAY_SIZE(switches))
-				errx(USAGE, "%s is no switch: tlb_batch, migrc or hvo", optarg);
+				errx(USAGE, "%s is no switch: tlb_batch, migrc, hvo or writeback", optarg);
 		}
 		if (c == 'n')
 			o.pairs = positive(optarg, 1, "number of pairs");

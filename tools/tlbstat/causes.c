@@ -31,7 +31,7 @@ const struct cause causes[NCAUSES] = {
 	  "memory_failure* check_and_migrate_movable_*",
 	  512, false, "migrc never defers it" },
 	/* These have no reason of a migration outside of them. */
-	{ "writeback", "page_vma_mkclean_one folio_mkclean page_mkclean_one\n"
+	{ "writeback", "page_vma_mkclean_one folio_mkclean page_mkclean_one mkclean_batch_one\n"
 	  "folio_clear_dirty_for_io clear_page_dirty_for_io wrprotect_file_folio*\n"
 	  "mapping_wrprotect_range",
 	  LARGE, false, "" },

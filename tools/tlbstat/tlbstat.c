@@ -142,7 +142,7 @@ static const char usage[] =
 "  -o, --output FILE  of price record (tlbstat.price; -: standard output)\n"
 "      --html FILE    of price report: one page with plots (-: instead of the text)\n"
 "ab changes a switch of tlb-rs in PAIRS (15) of slices of SECONDS (2), and prints the difference:\n"
-"  -S, --switch NAME  tlb_batch (default), migrc or hvo\n"
+"  -S, --switch NAME  tlb_batch (default), migrc, hvo or writeback\n"
 "  -n, --pairs PAIRS  -w, --seconds SECONDS\n"
 "  -m, --metric CMD   the shell runs it in each slice, and it prints a number\n"
 "record writes samples until COUNT, a signal, or the end of COMMAND, whose status it returns. A FILE\n"

@@ -92,7 +92,7 @@ struct family {
 };
 
 #define NCOLS			24
-#define NCOUNTERS		26
+#define NCOUNTERS		27
 #define NFAMILIES		11
 
 extern const struct column columns[NCOLS];

@@ -45,6 +45,7 @@ const struct counter counters[NCOUNTERS] = {
 	{ "nr_tlb_local_flush_one", "flushes of a page in it" },
 	{ "tlb_batch_overflow", "ranges issued early for want of room" },
 	{ "tlb_batch_restored", "pages of large folios mapped again in runs" },
+	{ "tlb_batch_mkclean", "folios cleaned together for writeback" },
 	{ "tlb_batch.restored_runs", "runs of them" },
 	{ "migrc_deferred_demote", "of the deferred pages, those that were demoted" },
 	{ "migrc_drain_age", "drains because of age" },

@@ -35,7 +35,7 @@ VARIANTS = (*STOCK, "release", "checked", *ON_RELEASE, *ON_CHECKED)
 # Without Rust, which takes most of the time that a single object needs.
 OBJECT_VARIANTS = ("stock-objects", "off-objects")
 OBJECT_OPTIONS = "".join(f"# CONFIG_{o} is not set\n" for o in ("RUST", "SAMPLES_RUST", "MIGRATION_RESTORE_RUNS",
-                                                                       "FOLIO_MKCLEAN_RUNS"))
+                                                                       "FOLIO_MKCLEAN_RUNS", "FOLIO_BATCH_MKCLEAN"))
 # Options of a fragment that may stay off: (version, architecture, option), "*" for any. Say why.
 MAY_BE_OFF = {
     *(("*", "x86_64", f"CONFIG_ARM64_{o}") for o in ("HW_AFDBM", "MTE", "TAGGED_ADDR_ABI")),    # of arm64

@@ -97,6 +97,32 @@ def written(suite, arch):
         suite.check(f"{arch} {region}: {name}", count is not None and count <= most, f"{count}, at most {most}")
 
 
+def written_together(suite, arch):
+    """The same if several folios are cleaned at once, and what it takes above a msync() that has no PTE to clean."""
+    job = ("echo never > /sys/kernel/mm/transparent_hugepage/enabled && "
+           "tlb_batch_msync_bench --writeback --readers 2 --variant small --variant sparse --variant 64k --variant 2m")
+    result = boot(suite, "msync of several folios", arch, harness.IMAGE, job, meter=arch == "arm64", disk="128M")
+    found = {r["region"]: r for r in result.records if "region" in r}
+
+    def count(region, key):
+        r = found.get(region, {})
+        return r.get("meter", {}).get(key) if arch == "arm64" else r.get("nr_tlb_remote_flush")
+
+    for work, most in measure.WRITEBACK_LIMIT.items():
+        most = most if isinstance(most, int) else most[arch]
+        for region in (work, f"{work}_again"):
+            flushes = count(region, "tlbi")
+            suite.check(f"{arch} {region}: {'TLBI' if arch == 'arm64' else 'remote flush'}",
+                        flushes is not None and flushes <= most, f"{flushes}, at most {most}")
+            if arch != "arm64":
+                continue
+            for key in ("dsb_ishst", "dsb_ish"):
+                waits, plain = count(region, key), count(f"{work}_plain", key)
+                if suite.check(f"{arch} {region}: {key} was counted", waits is not None and plain is not None):
+                    suite.check(f"{arch} {region}: {key}", waits - plain <= measure.WRITEBACK_WAITS,
+                                f"{waits}, without PTEs to clean {plain}, at most {measure.WRITEBACK_WAITS} more")
+
+
 def huge(suite, arch):
     """What it takes to change many THPs with one call."""
     result = boot(suite, "THPs", arch, harness.IMAGE, "tlb_batch_huge_bench --thps 512 --readers 2", mem="4G",
@@ -186,6 +212,7 @@ def counts(suite):
             start(forked, suite, arch)
             start(restored, suite, arch)
             start(written, suite, arch)
+            start(written_together, suite, arch)
             start(huge, suite, arch)
             start(to_device, suite, arch)
             start(demoted, suite, arch)

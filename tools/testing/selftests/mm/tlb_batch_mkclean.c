@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Dirty large folios of a file that are written to disk while they are mapped.
+ * Dirty folios of a file that are written to disk while they are mapped.
  *
- * msync() makes their PTEs clean and read-only in runs, so that the next store to each page
- * faults and makes the folio dirty again. What memory has after all stores is what must be on
+ * msync() makes the PTEs of a large folio clean and read-only in runs, and those of several folios
+ * with one flush if vm.tlb_batch_writeback is 1, so that the next store to each page faults and
+ * makes the folio dirty again. What memory has after all stores is what must be on
  * the disk. It is read by O_DIRECT, which writes dirty folios back first, and no others.
  *
  * lost       a thread stores to all pages while they are written: no store is lost
@@ -19,8 +20,18 @@
  * truncate   the file ends within a folio, and grows again
  * reflink    another file shares the blocks: it keeps what it had
  *
+ * Several folios that are cleaned together:
+ * small      as lost
+ * extents    as lost, in a file with holes
+ * journal    as lost, and the data goes through the journal of ext4
+ * switch     as lost, while vm.tlb_batch_writeback changes
+ * crowd      more processes store to the pages than one batch reaches
+ * cleaners   one who writes to disk is late to flush, another one must not rely on its PTEs
+ * protect    the same, and mprotect() must not
+ * device     a device that uses the page tables has to be told of each folio
+ *
  * TLB_SKIP=HOOK removes a rule, and then each case has to fail. TLB_DIR=DIR is a directory on
- * a disk.
+ * a disk. TLB_WRITEBACK=1 sets vm.tlb_batch_writeback for the other cases, too.
  */
 #include "tlb_batch_mkclean.h"
 #include "tlb_rs_harness.h"
@@ -146,6 +157,8 @@ FIXTURE_SETUP(tlb_batch_mkclean)
 	tlb_rs_pin_cpu(0);
 	tlb_rs_quiet();
 	self->works = !skip;
+	if (tlb_rs_env("TLB_WRITEBACK") && !batch_folios(true))
+		SKIP(return, "no vm.tlb_batch_writeback");
 	if (skip && !tlb_rs_skip_hooks(skip))
 		SKIP(return, "'%s' cannot be removed on this kernel", skip);
 }
@@ -216,6 +229,46 @@ TEST_F_TIMEOUT(tlb_batch_mkclean, truncate, TLB_RS_TIMEOUT_S)
 TEST_F_TIMEOUT(tlb_batch_mkclean, reflink, TLB_RS_TIMEOUT_S)
 {
 	judge(_metadata, self->works, test_reflink());
+}
+
+TEST_F_TIMEOUT(tlb_batch_mkclean, small, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, self->works, test_small());
+}
+
+TEST_F_TIMEOUT(tlb_batch_mkclean, extents, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, self->works, test_extents());
+}
+
+TEST_F_TIMEOUT(tlb_batch_mkclean, journal, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, self->works, test_journal());
+}
+
+TEST_F_TIMEOUT(tlb_batch_mkclean, switch, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, self->works, test_switch());
+}
+
+TEST_F_TIMEOUT(tlb_batch_mkclean, crowd, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, self->works, test_crowd());
+}
+
+TEST_F_TIMEOUT(tlb_batch_mkclean, cleaners, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, self->works, test_cleaners());
+}
+
+TEST_F_TIMEOUT(tlb_batch_mkclean, protect, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, self->works, test_protect());
+}
+
+TEST_F_TIMEOUT(tlb_batch_mkclean, device, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, self->works, test_device());
 }
 
 int main(int argc, char **argv)

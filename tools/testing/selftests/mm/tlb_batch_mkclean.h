@@ -59,4 +59,15 @@ int test_punch(void);
 int test_truncate(void);
 int test_reflink(void);
 
+/* tlb_batch_mkclean_folios.c */
+bool batch_folios(bool on);
+int test_small(void);
+int test_cleaners(void);
+int test_protect(void);
+int test_device(void);
+int test_crowd(void);
+int test_extents(void);
+int test_journal(void);
+int test_switch(void);
+
 #endif /* _TLB_BATCH_MKCLEAN_H */

@@ -4,11 +4,14 @@
  * measured region: what it costs to make the PTEs clean and read-only.
  *
  * small   pages of their own
+ * sparse  the same, each 64th page of a file with holes
  * 64k     folios of 64 KiB
  * 2m      folios of 2 MiB that are mapped by PTEs
  *
- * Each is measured twice: msync_NAME, and msync_NAME_again after all pages were written to once
- * more. What is on the disk in the end is compared.
+ * Each is measured three times: msync_NAME, msync_NAME_again after all pages were written to once
+ * more, and msync_NAME_plain after they were written to by pwrite(), which leaves PTEs clean. With
+ * --writeback, that is vm.tlb_batch_writeback=1, the names begin with writeback. What is on the
+ * disk in the end is compared.
  */
 #define _GNU_SOURCE
 #include <getopt.h>
@@ -22,36 +25,57 @@ static const char *dir = "/mnt";
 static size_t psize;
 static int nr_readers;
 static int pairs;
+static bool writeback;
 
 static const struct variant {
 	const char *name;
 	size_t size;		/* of a folio */
+	size_t stride;		/* one of so many has data */
 } variants[] = {
-	{ "small", 4096 },
-	{ "64k", 64 << 10 },
-	{ "2m", SZ_2M },
+	{ "small", 4096, 1 },
+	{ "sparse", 4096, 64 },
+	{ "64k", 64 << 10, 1 },
+	{ "2m", SZ_2M, 1 },
 };
+
+static size_t length(const struct variant *v)
+{
+	return LEN * v->stride;
+}
+
+/* A write makes a folio of its length. */
+static bool write_folios(const struct variant *v, int fd, __u64 seed)
+{
+	char *buf = tlb_rs_mmap(v->size, psize);
+	size_t off;
+
+	for (off = 0; off < length(v); off += v->size * v->stride) {
+		tlb_rs_fill(buf, v->size, seed + off);
+		if (pwrite(fd, buf, v->size, off) != (ssize_t)v->size)
+			break;
+	}
+	munmap(buf, v->size);
+	return off == length(v);
+}
 
 static bool make_file(const struct variant *v, int fd)
 {
-	char *buf = tlb_rs_mmap(LEN, psize);
+	return !ftruncate(fd, length(v)) && write_folios(v, fd, SEED) && !fsync(fd);
+}
+
+static void store_folios(const struct variant *v, char *base, __u64 seed)
+{
 	size_t off;
 
-	tlb_rs_fill(buf, LEN, SEED);
-	/* A write makes a folio of its length. */
-	for (off = 0; off < LEN; off += v->size) {
-		if (write(fd, buf + off, v->size) != (ssize_t)v->size)
-			break;
-	}
-	munmap(buf, LEN);
-	return off == LEN && !fsync(fd);
+	for (off = 0; off < length(v); off += v->size * v->stride)
+		tlb_rs_fill(base + off, v->size, seed + off);
 }
 
 static size_t count_folios(const struct variant *v, const char *base)
 {
 	size_t off, n = 0;
 
-	for (off = 0; off < LEN; off += v->size) {
+	for (off = 0; off < length(v); off += v->size * v->stride) {
 		n += v->size == psize ? !tlb_rs_is_large(base + off) :
 					tlb_rs_is_folio(base + off, v->size / psize);
 	}
@@ -65,28 +89,32 @@ static bool measured(const struct variant *v, char *base, const char *again)
 	char name[32], extra[64];
 	int ret;
 
-	tlb_rs_readers_start(&readers, nr_readers, false, base, LEN);
+	/* A reader would fill holes. */
+	tlb_rs_readers_start(&readers, nr_readers, false, base, v->stride > 1 ? psize : LEN);
 	tlb_rs_begin(&c);
-	ret = msync(base, LEN, MS_SYNC);
+	ret = msync(base, length(v), MS_SYNC);
 	tlb_rs_end(&c);
 	tlb_rs_readers_end(&readers);
-	snprintf(name, sizeof(name), "msync_%s%s", v->name, again);
+	snprintf(name, sizeof(name), "%s_%s%s", writeback ? "writeback" : "msync", v->name, again);
 	snprintf(extra, sizeof(extra), ",\"units\":%zu,\"readers\":%d", LEN / psize, nr_readers);
 	tlb_rs_json_region(name, extra, &c);
 	return !ret;
 }
 
-static bool is_on_disk(int file, const char *base)
+static bool is_on_disk(const struct variant *v, int file, const char *base)
 {
-	char path[64], *buf = tlb_rs_mmap(LEN, psize);
-	bool same;
+	char path[64], *buf = tlb_rs_mmap(v->size, psize);
+	bool same = true;
+	size_t off;
 	int fd;
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
 	fd = tlb_rs_open(path, O_RDONLY | O_DIRECT);
-	same = pread(fd, buf, LEN, 0) == (ssize_t)LEN && !memcmp(buf, base, LEN);
+	for (off = 0; same && off < length(v); off += v->size * v->stride)
+		same = pread(fd, buf, v->size, off) == (ssize_t)v->size &&
+		       !memcmp(buf, base + off, v->size);
 	close(fd);
-	munmap(buf, LEN);
+	munmap(buf, v->size);
 	if (!same)
 		ksft_print_msg("the disk has something else\n");
 	return same;
@@ -105,12 +133,12 @@ static int run_once(const struct variant *v)
 	unlink(path);
 	if (!make_file(v, fd))
 		ksft_exit_fail_msg("%s: %s\n", path, strerror(errno));
-	base = tlb_rs_mmap(LEN, SZ_2M);
-	if (mmap(base, LEN, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != base)
+	base = tlb_rs_mmap(length(v), SZ_2M);
+	if (mmap(base, length(v), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != base)
 		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
 	/* Never by one large entry, and not collapsed meanwhile. */
-	madvise(base, LEN, MADV_NOHUGEPAGE);
-	tlb_rs_fill(base, LEN, SEED + 1);
+	madvise(base, length(v), MADV_NOHUGEPAGE);
+	store_folios(v, base, SEED + 1);
 	n = count_folios(v, base);
 	if (n != LEN / v->size) {
 		ksft_print_msg("only %zu of %zu folios have %zu KiB\n", n, LEN / v->size,
@@ -119,11 +147,14 @@ static int run_once(const struct variant *v)
 	}
 	if (!measured(v, base, ""))
 		goto out;
-	tlb_rs_fill(base, LEN, SEED + 2);
-	if (measured(v, base, "_again") && is_on_disk(fd, base))
+	store_folios(v, base, SEED + 2);
+	if (!measured(v, base, "_again") || !is_on_disk(v, fd, base) ||
+	    !write_folios(v, fd, SEED + 3))
+		goto out;
+	if (measured(v, base, "_plain") && is_on_disk(v, fd, base))
 		ret = KSFT_PASS;
 out:
-	munmap(base, LEN);
+	munmap(base, length(v));
 	close(fd);
 	return ret;
 }
@@ -142,13 +173,15 @@ static int run_variant(const struct variant *v)
 static void help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
-	       "  [--variant NAME]... [--pairs P] [--readers K [--idle]] [--dir DIR]\n", prog);
+	       "  [--variant NAME]... [--writeback] [--pairs P] [--readers K [--idle]] [--dir DIR]\n",
+	       prog);
 }
 
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{ "variant", required_argument, NULL, 'v' },
+		{ "writeback", no_argument, NULL, 'w' },
 		{ "pairs", required_argument, NULL, 'p' },
 		{ "readers", required_argument, NULL, 'r' },
 		{ "idle", no_argument, NULL, 'i' },
@@ -161,7 +194,7 @@ int main(int argc, char **argv)
 	int opt;
 
 	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "v:p:r:id:h", options, NULL)) != -1) {
+	while ((opt = getopt_long(argc, argv, "v:wp:r:id:h", options, NULL)) != -1) {
 		switch (opt) {
 		case 'v':
 			for (i = 0; i < ARRAY_SIZE(variants); i++) {
@@ -171,6 +204,9 @@ int main(int argc, char **argv)
 			if (i == ARRAY_SIZE(variants))
 				ksft_exit_fail_msg("no variant '%s'\n", optarg);
 			wanted |= 1U << i;
+			break;
+		case 'w':
+			writeback = true;
 			break;
 		case 'p':
 			pairs = tlb_rs_number(optarg, 0, 1000);
@@ -200,6 +236,8 @@ int main(int argc, char **argv)
 		ksft_exit_skip("needs pages of 4 KiB, and a directory on a disk\n");
 	tlb_rs_pin_cpu(0);
 	tlb_rs_quiet();
+	if (writeback && !tlb_rs_setting("/proc/sys/vm/tlb_batch_writeback", "1"))
+		ksft_exit_skip("no vm.tlb_batch_writeback\n");
 
 	ksft_set_plan(__builtin_popcount(wanted));
 	for (i = 0; i < ARRAY_SIZE(variants); i++) {

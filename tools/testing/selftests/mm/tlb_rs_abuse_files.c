@@ -13,6 +13,7 @@ static const struct knob {
 	const char *values[MAX_VALUES];
 } knobs[] = {
 	{ TLB_BATCH_SYSCTL, true, { "0", "1" } },
+	{ "/proc/sys/vm/tlb_batch_writeback", true, { "0", "1" } },
 	{ MIGRC_ENABLE, true, { "0", "1", "1" } },
 	{ MIGRC_READMOSTLY, true, { "0", "1" } },
 	{ MIGRC_PAGES, false, { "0", "1", "16", "4096", "18446744073709551615" } },
@@ -195,6 +196,7 @@ struct file {
 
 static const struct file files[] = {
 	{ TLB_BATCH_SYSCTL, NUMBER, 0, 1, NULL },
+	{ "/proc/sys/vm/tlb_batch_writeback", NUMBER, 0, 1, NULL },
 	{ MIGRC_ENABLE, NUMBER, 0, 1, NULL },
 	{ MIGRC_READMOSTLY, NUMBER, 0, 1, NULL },
 	{ MIGRC_PAGES, NUMBER, 0, U64_LIMIT, NULL },
