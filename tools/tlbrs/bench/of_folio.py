@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Suites of large folios that are mapped again in runs, and of pages that kswapd demotes."""
+"""Suites of large folios that are mapped again in runs, of files that are written to, and of pages that kswapd demotes."""
 
 from tlbrs.bench.machine import MODES, boot, each_mode, per_unit, samples
-from tlbrs.bench.outcome import FLUSH, FLUSHES, INSNS, complete, counts_table
+from tlbrs.bench.outcome import FLUSH, FLUSHES, INSNS, complete, counts_table, time_table
 from tlbrs.report import measure
 from tlbrs.report.measure import COUNTS, WORK
 
@@ -39,6 +39,34 @@ def folios(result):
         for name, by_mode in complete(result, arch, LOAD, found):
             if arch == "arm64":
                 result.gate(f"arm64: {LOAD[name]}, TLBI per page", per_unit(by_mode[1], "tlbi"), measure.LOAD_LIMIT)
+
+
+# ---- who writes through a mapping
+
+WRITTEN = {f"msync_{name}{again}": f"msync() of 4096 dirty pages{', again' if again else ''}, {text}"
+           for name, text in (("small", "small folios"), ("64k", "folios of 64 KiB"), ("2m", "folios of 2 MiB"))
+           for again in ("", "_again")}
+PAIRS = 9
+
+
+def msync(result):
+    """Readers stay in user mode, because x86_64 does not interrupt CPUs that are idle."""
+    for arch in result.context.arches:
+        # khugepaged would collapse the files.
+        job = "echo never > /sys/kernel/mm/transparent_hugepage/enabled && tlb_batch_msync_bench --readers 2 --pairs {}"
+        records, text, _ = boot(result.context, arch, job.format(3), disk="64M", meter=arch == "arm64")
+        found = samples(records)
+        head, rows = counts_table(arch, found, WRITTEN)
+        result.table(f"{arch}: msync() of 4096 dirty pages, per page", head, rows, text)
+        result.compare_modes(arch, FLUSHES, found, FLUSH[arch], text, names=WRITTEN)
+        for name, by_mode in complete(result, arch, WRITTEN, found):
+            stock, ours = (per_unit(by_mode[m], FLUSH[arch]) for m in (0, 1))
+            result.not_above(f"{arch}: {WRITTEN[name]}, {COUNTS[arch][FLUSH[arch]]} per page", FLUSH[arch], stock, ours, 4096)
+        records, text, _ = boot(result.context, arch, job.format(PAIRS), disk="64M")
+        of_stock = time_table(result, arch, samples(records), PAIRS, text, WRITTEN)
+        for name, work in WRITTEN.items():
+            result.gate(f"{arch}: {work}, time over stock, median", of_stock.get(name, [None] * 2)[1],
+                        measure.MSYNC_TIME.get(name.removesuffix("_again"), 1.02), hard=False)
 
 
 # ---- kswapd

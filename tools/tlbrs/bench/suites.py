@@ -4,7 +4,7 @@
 import re
 import subprocess
 
-from tlbrs.bench.of_folio import demotion, folios
+from tlbrs.bench.of_folio import demotion, folios, msync
 from tlbrs.bench.of_hvo import hvo
 from tlbrs.bench.of_migrc import migrc, tiers, workloads
 from tlbrs.bench.of_tlb_batch import counts, pageout, sweep, thpscale, worst
@@ -57,6 +57,7 @@ def size(result):
 SUITES = {
     "counts": Suite("split and move on each CPU model", counts),
     "folios": Suite("large folios that are moved, and mapped again in runs", folios),
+    "msync": Suite("files that are written to disk after stores through a mapping", msync),
     "demotion": Suite("pages that kswapd demotes", demotion, ("checked",)),
     "pageout": Suite("MADV_PAGEOUT of clean, dirty and large folios", pageout),
     "worst": Suite("work from which a batch gains little or nothing", worst),
