@@ -106,15 +106,20 @@ def kernel_path(arch, variant="release", kver="7.3"):
     return ROOT / "build" / kver / f"{arch}-{variant}" / name
 
 
+def program(name):
+    """The path of a program that may be root's, or None."""
+    return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+
+
 def make_disk(path, length="256M", contents=None, features=None, fs="ext4"):
     """A sparse image, of ext4 with the tree under `contents` and more `features` (mke2fs -O) if given.
 
     Of a read-only filesystem the tree is a file, unless another one is given; it is as long as that.
     """
-    program, package, options = MKFS[fs]
-    tool = shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    name, package, options = MKFS[fs]
+    tool = program(name)
     if not tool:
-        raise GuestError(f"no {program}: {apt_command(package)}")
+        raise GuestError(f"no {name}: {apt_command(package)}")
     if fs in READ_ONLY:
         with tempfile.TemporaryDirectory() as tree:
             (Path(tree) / IMAGE_FILE).write_bytes(array.array("Q", range(IMAGE_WORDS)).tobytes())

@@ -100,16 +100,16 @@ def debian_sources(tmp):
 
 
 @contextlib.contextmanager
-def unpacked(arch, *packages, closure=False):
-    """A temporary directory with the contents of Debian packages of `arch`, by a private apt configuration.
+def private_apt(arch=None):
+    """(temporary directory, words of an apt-get) with a private configuration: of packages of `arch`, or of sources.
 
-    Nothing is installed and the machine's own lists stay as they are. closure: with all that they depend on.
+    Nothing is installed and the machine's own lists stay as they are.
     """
-    deb_arch = ARCHES[arch][0]
+    deb_arch = ARCHES[arch][0] if arch else None
+    kind = f"deb [arch={deb_arch}" if arch else "deb-src ["
     keyring = next((f"{KEYRING}.{suffix}" for suffix in ("gpg", "pgp") if os.path.exists(f"{KEYRING}.{suffix}")), None)
     if not keyring:
         raise GuestError(f"no Debian keyring: {apt_command('debian-archive-keyring')}")
-    print(f"fetching {' '.join(packages)} for {arch} (once)", file=sys.stderr)
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as name:
         tmp = Path(name)
@@ -117,12 +117,13 @@ def unpacked(arch, *packages, closure=False):
             (tmp / sub).mkdir(parents=True)
         (tmp / "status").touch()
         (tmp / "etc/sources.list").write_text("".join(
-            f"deb [arch={deb_arch} signed-by={keyring}] {uri} {suite} main\n"
+            f"{kind} signed-by={keyring}] {uri} {suite} main\n"
             for uri, suite in debian_sources(tmp)))
         (tmp / "apt.conf").write_text(
             # The machine's hooks are meant for its own lists and packages.
-            "#clear APT::Update;\n#clear DPkg::Post-Invoke;\n#clear APT::Architectures;\n"
-            f'APT::Architecture "{deb_arch}";\nAPT::Architectures {{ "{deb_arch}"; }};\n'
+            "#clear APT::Update;\n#clear DPkg::Post-Invoke;\n"
+            + (f'#clear APT::Architectures;\nAPT::Architecture "{deb_arch}";\n'
+               f'APT::Architectures {{ "{deb_arch}"; }};\n' if arch else "") +
             f'Dir::State "{tmp}";\nDir::State::Lists "{tmp}/lists";\n'
             f'Dir::State::status "{tmp}/status";\nDir::Cache "{tmp}/cache";\n'
             f'Dir::Etc::SourceList "{tmp}/etc/sources.list";\nDir::Etc::SourceParts "-";\n'
@@ -132,6 +133,14 @@ def unpacked(arch, *packages, closure=False):
         # Options of /etc/apt are read after APT_CONFIG; -c is read last.
         apt = ["apt-get", "-q", "-c", str(tmp / "apt.conf")]
         run(apt + ["update"])
+        yield tmp, apt
+
+
+@contextlib.contextmanager
+def unpacked(arch, *packages, closure=False):
+    """A temporary directory with the contents of Debian packages of `arch`; closure: with all that they depend on."""
+    print(f"fetching {' '.join(packages)} for {arch} (once)", file=sys.stderr)
+    with private_apt(arch) as (tmp, apt):
         if closure:
             plan = run([*apt, "--simulate", "--no-install-recommends", "install", *packages])
             packages = re.findall(r"^Inst (\S+)", plan, re.M)
@@ -142,6 +151,21 @@ def unpacked(arch, *packages, closure=False):
                 raise GuestError(f"apt-get download {package} brought {len(debs)} packages")
             run(["dpkg-deb", "-x", debs[0], tmp / "root"])
         yield tmp / "root"
+
+
+def upstream(package):
+    """The archive of the authors that a Debian source package is made from, checked by apt; fetched once."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with locked(CACHE):
+        if here := sorted(CACHE.glob(f"{package}_*.orig.tar.*")):
+            return here[-1]
+        print(f"fetching the source of {package} (once)", file=sys.stderr)
+        with private_apt() as (tmp, apt):
+            run([*apt, "source", "--download-only", package], cwd=tmp)
+            found = [path for path in tmp.glob(f"{package}_*.orig.tar.*") if path.suffix != ".asc"]
+            if len(found) != 1:
+                raise GuestError(f"apt-get source {package} brought {len(found)} archives")
+            return found[0].rename(CACHE / found[0].name)
 
 
 def merge_usr(root):
