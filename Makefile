@@ -41,7 +41,7 @@ help:
 #:                            SUITE=pages: arm64 kernels with pages of 16 and 64 KiB
 #:                            SUITE=hvo: HugeTLB pages without struct pages from boot by default, and without the
 #:                            GIC's broadcast
-#:                            SUITE=fs: migrc on xfs, btrfs, erofs and squashfs
+#:                            SUITE=fs: migrc on xfs, btrfs, erofs and squashfs; fio and mkclean on xfs and btrfs
 #:                            SUITE=stock: tlbstat on kernels without tlb-rs
 #:                            SUITE=docs: make htmldocs, if Sphinx is there
 #:                            SUITE=commits: each commit of make series, built and booted
@@ -169,7 +169,7 @@ deb deb-config:
 		$(where) $(if $(CONFIG),--config $(CONFIG)) $(if $(filter deb-config,$@),--only-configure)
 
 clean:
-	rm -rf $(addprefix build/,meter tlbstat guest bench report selftests soak matrix test commits chroot)
+	rm -rf $(addprefix build/,meter tlbstat guest bench report selftests soak matrix test commits chroot exercisers)
 
 distclean:
 	rm -rf build

@@ -35,7 +35,7 @@ GUEST_TOOLS = {"qemu-system-aarch64": "qemu-system-arm", "qemu-system-x86_64": "
                "busybox": "busybox-static", "mkfs.ext4": "e2fsprogs"}
 DEB_TOOLS = {"dpkg-deb": "dpkg", "dpkg-buildpackage": "dpkg-dev", "dh_prep": "debhelper", "depmod": "kmod",
              "python3": "python3"}
-TEST_TOOLS = {"cpio": "cpio", "c++": "g++"}
+TEST_TOOLS = {"cpio": "cpio", "c++": "g++", "mkfs.xfs": "xfsprogs"}
 CHROOT_TOOLS = {"debootstrap": "debootstrap", "git": "git"}
 GROUPS = ("kernel", "guest", "test", "deb", "chroot")
 SUDO = "" if os.geteuid() == 0 else "sudo "

@@ -8,7 +8,7 @@ import sys
 from tlbrs.guest import guest
 from tlbrs.kernel import toolchain
 from tlbrs.report import measure
-from tlbrs.suites import compiled_out, harness
+from tlbrs.suites import compiled_out, harness, written
 from tlbrs.suites.harness import KVER, LOGS, TIERS, asked, boot, chosen, kernel, side_by_side, tree
 
 
@@ -278,6 +278,7 @@ def programs(suite):
             run("migrc pressure", "migrc_bounds -t pressure", how=asked, mem="768M")
             run("migrc nested", "TLB_ROUNDS=1 migrc_bounds -t nested", how=asked, mem="256M")
             run("abuse", "tlb_rs_abuse", mem="4G", oracle=arch == "arm64")
+            written.by_fio(suite, arch, harness.IMAGE, start)
             start(watched, suite, arch, harness.IMAGE)
             start(priced, suite, arch)
             if arch == "x86_64":

@@ -7,7 +7,7 @@ from pathlib import Path
 from tlbrs.guest import guest, initramfs
 from tlbrs.kernel import kernel as kernel_tool
 from tlbrs.recipes import recipes as page
-from tlbrs.suites import commits as exported, harness, matrix, sabotage as sabotage_table
+from tlbrs.suites import commits as exported, harness, matrix, sabotage as sabotage_table, written
 from tlbrs.suites.harness import ARCHES, KVER, asked, boot, chosen, kernel, side_by_side, tree
 from tlbrs.suites.in_guests import MIGRC_ROUNDS, kunit, programs, watched
 from tlbrs.suites.without_rules import sabotage_all
@@ -73,6 +73,7 @@ def fs(suite):
             for name in ("xfs", "btrfs"):
                 start(boot, suite, f"{name}, written back", arch, "fs",
                       "tlb_batch_mkclean\nTLB_WRITEBACK=1 tlb_batch_mkclean", disk=f"{name}:512M")
+            written.by_fio(suite, arch, "fs", start)
             start(filesystem, suite, arch, "btrfs", "btrfs:512M",
                   [f"{program} -v btrfs", broken.format("btrfs", "file")])
             for name in guest.READ_ONLY:
