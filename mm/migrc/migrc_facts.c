@@ -36,7 +36,7 @@ static struct migrc_caller_facts caller_facts(enum migrate_reason reason)
 	};
 }
 
-static struct migrc_node_facts node_facts(int nid)
+static struct migrc_node_facts node_facts(int nid, const struct migrc_caller_facts *caller)
 {
 	struct zone *zones = NODE_DATA(nid)->node_zones;
 	struct migrc_node_facts facts = {
@@ -45,7 +45,8 @@ static struct migrc_node_facts node_facts(int nid)
 		.step = migrc_skip(MIGRC_HOOK_STEP) ? ULONG_MAX : 0,
 	};
 
-	if (!facts.step) {
+	/* A step bounds nothing else. */
+	if (caller->reason == MR_DEMOTION && !facts.step) {
 		for (int i = 0; i < MAX_NR_ZONES; i++)
 			facts.step += high_wmark_pages(&zones[i]) - low_wmark_pages(&zones[i]);
 	}
@@ -58,12 +59,13 @@ static struct migrc_node_facts node_facts(int nid)
  */
 bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 {
+	const struct migrc_caller_facts caller = caller_facts(reason);
 	struct zone *zone = folio_zone(src);
 	struct migrc_folio_facts facts = {
-		.caller = caller_facts(reason),
+		.caller = caller,
 		.pages = folio_nr_pages(src),
 		.mappings = folio_mapcount(src),
-		.node = node_facts(folio_nid(src)),
+		.node = node_facts(folio_nid(src), &caller),
 		/* rule: migrc/gate: while free memory is short, demotion frees at once */
 		.free = migrc_skip(MIGRC_HOOK_GATE) ? ULONG_MAX :
 						      zone_page_state(zone, NR_FREE_PAGES),
@@ -156,7 +158,7 @@ void migrc_add_source(struct folio *src, enum migrate_reason reason)
 	const struct migrc_caller_facts caller = caller_facts(reason);
 	struct zone *zone = folio_zone(src);
 	int nid = folio_nid(src);
-	const struct migrc_node_facts node = node_facts(nid);
+	const struct migrc_node_facts node = node_facts(nid, &caller);
 
 	if (migrc_skip(MIGRC_HOOK_RECORD)) {
 		folio_put(src);
