@@ -37,9 +37,9 @@ STOCK["sys/devices/system/memory/block_size_bytes"] = f"{2048 // 4 * PAGE // 64 
 TLB_RS = STOCK | {
     "proc/vmstat": STOCK["proc/vmstat"].replace("boot_pages 2048", "boot_pages 1000") +
                    "migrc_held 77\ntlb_batch_pages 3072\ntlb_batch_ranges 6\ntlb_batch_flush 5\ntlb_batch_overflow 0\n"
-                   "tlb_batch_restored 512\nmigrc_deferred 3000\nmigrc_denied 2048\nmigrc_flush 4\nmigrc_drain_age 3\n"
-                   "cpu_pause 10\ncpu_pause_cancelled 9\ncpu_pause_fallback 1\nhvo_pte_updates 4096\n"
-                   "hvo_flush 2\nhvo_young 5\n",
+                   "tlb_batch_restored 512\nmigrc_deferred 3000\nmigrc_deferred_demote 1000\nmigrc_denied 2048\n"
+                   "migrc_flush 4\nmigrc_drain_age 3\n"
+                   "cpu_pause 10\ncpu_pause_cancelled 9\ncpu_pause_fallback 1\nhvo_pte_updates 4096\nhvo_flush 2\nhvo_young 5\n",
     "proc/sys/vm/tlb_batch": "1\n",
     "proc/sys/vm/hugetlb_optimize_vmemmap": "1\n",
     "sys/kernel/debug/tlb_batch/stats": "reason ranges pages\nrmap_end 2 72\nflush 4 3000\nrestore 32 512\n",
@@ -54,6 +54,7 @@ LATER = TLB_RS | {
     "proc/uptime": "110.00 190.00\n",
     "proc/vmstat": TLB_RS["proc/vmstat"].replace("tlb_batch_pages 3072", "tlb_batch_pages 8192")
                                         .replace("tlb_batch_ranges 6", "tlb_batch_ranges 16")
+                                        .replace("migrc_deferred_demote 1000", "migrc_deferred_demote 1200")
                                         .replace("migrc_denied 2048", "migrc_denied 2148")
                                         .replace("migrc_flush 4", "migrc_flush 3"),
     "sys/kernel/debug/migrc/stats": TLB_RS["sys/kernel/debug/migrc/stats"].replace("reason 48", "reason 138")

@@ -275,7 +275,7 @@ class Tlbstat(Case):
         self.assertEqual(len(row), len(heads))
         self.assertEqual(dict(zip(heads.split(), row.split())),
                          {"moved": "0", "splits": "0", "pages": "512", "issued": "1", "avoid": "511", "waits": "0",
-                          "defer": "0", "deny": "10", "why": "reason", "flush": "-", "held": "77", "age_ms": "64",
+                          "defer": "0", "demote": "20", "deny": "10", "why": "reason", "flush": "-", "held": "77", "age_ms": "64",
                           "pause": "0", "cancel": "0", "stopm": "0", "max_us": "-", "comp": "0", "nothp": "0", "psi_ms": "0",
                           "could": f"{(sum(n * GIVE[kb] for kb, n in POOLS.items()) - 1048 * PAGE) / 2**20:.1f}",
                           "saved": f"{1048 * PAGE / 2**20:.1f}"})

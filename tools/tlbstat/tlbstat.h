@@ -91,8 +91,8 @@ struct family {
 	const char *prefix, *head;
 };
 
-#define NCOLS			24
-#define NCOUNTERS		27
+#define NCOLS			25
+#define NCOUNTERS		26
 #define NFAMILIES		11
 
 extern const struct column columns[NCOLS];
