@@ -98,6 +98,7 @@ void migrc_add_source(struct folio *src, enum migrate_reason reason);
 bool migrc_reason_may_defer(enum migrate_reason reason);
 pte_t migrc_protect_slow(struct folio *folio, struct vm_area_struct *vma, pte_t pte);
 bool migrc_stays_protected_slow(struct vm_area_struct *vma);
+bool migrc_reads_protected_slow(struct folio *folio, struct vm_area_struct *vma);
 void migrc_fork_begin(struct mm_struct *mm);
 void migrc_fork_end(struct mm_struct *mm);
 
@@ -334,6 +335,17 @@ static inline bool migrc_stays_protected(struct vm_area_struct *vma, unsigned in
 	       !(fault_flags & FAULT_FLAG_WRITE) && migrc_stays_protected_slow(vma);
 }
 
+/*
+ * Whether a page that a fault gets back from swap, as a clean one, should leave write permission to
+ * a write fault. If so, that is counted. Under the PTL.
+ */
+static inline bool migrc_reads_protected(struct folio *folio, struct vm_area_struct *vma,
+					 unsigned int fault_flags)
+{
+	return static_branch_unlikely(&migrc_readmostly_key) &&
+	       !(fault_flags & FAULT_FLAG_WRITE) && migrc_reads_protected_slow(folio, vma);
+}
+
 /* A write fault is about to make the page of @pte writable where it is. Under the PTL. */
 static inline void migrc_reuse(struct vm_area_struct *vma, pte_t pte)
 {
@@ -516,6 +528,12 @@ static inline pte_t migrc_protect(struct folio *folio, struct vm_area_struct *vm
 
 static inline bool migrc_stays_protected(struct vm_area_struct *vma, unsigned int fault_flags,
 					 pte_t pte)
+{
+	return false;
+}
+
+static inline bool migrc_reads_protected(struct folio *folio, struct vm_area_struct *vma,
+					 unsigned int fault_flags)
 {
 	return false;
 }

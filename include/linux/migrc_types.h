@@ -61,6 +61,7 @@
 	EM(CLEAN, "clean")		/* a page that was written to keeps write permission */ \
 	EM(PAUSE, "pause")		/* so does one in an mm where faults cost too much */ \
 	EM(HINT, "hint")		/* a reader's NUMA hinting fault does not give it back */ \
+	EM(SWAPREAD, "swapread")	/* what is read from swap stays read-only */ \
 	EM(MIXED, "mixed")		/* deny a folio that some mapping may write to */ \
 	EM(GEOMETRY, "geometry")	/* the restore is told of blocks */ \
 	EM(RECORD, "record")		/* the ledger gets the source */ \

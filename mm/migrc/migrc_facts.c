@@ -210,6 +210,24 @@ pte_t migrc_protect_slow(struct folio *folio, struct vm_area_struct *vma, pte_t 
 	}
 }
 
+bool migrc_reads_protected_slow(struct folio *folio, struct vm_area_struct *vma)
+{
+	const struct migrc_page_facts facts = {
+		.area = area_facts(vma),
+		.large = folio_test_large(folio),
+		.device = folio_is_zone_device(folio),
+		/* It was not written out, and reclaim may not have flushed what can write to it. */
+		.dirty = folio_test_dirty(folio),
+		.pays = migrc_skip(MIGRC_HOOK_PAUSE),
+	};
+
+	if (!static_key_enabled(&migrc_key) || migrc_skip(MIGRC_HOOK_SWAPREAD) ||
+	    migrc_protection(&vma->vm_mm->migrc, &facts) != MIGRC_READ_ONLY)
+		return false;
+	this_cpu_inc(migrc_protected);
+	return true;
+}
+
 bool migrc_reason_may_defer(enum migrate_reason reason)
 {
 	const struct migrc_caller_facts caller = caller_facts(reason);

@@ -15,6 +15,9 @@
  * fork     a child has the pages, too: what it writes is its own, and so is the parent's
  * locked   memory that is locked does not fault
  * hint     a NUMA hinting fault of a reader leaves the pages fit for deferral
+ * hint_large  the same for large folios that are clean
+ * swapread what a reader gets back from swap is deferred by its first move; what a writer
+ *          gets back does not lose permission
  *
  * What a process may spend is counted for each, and the harness has one for each case.
  */
@@ -29,6 +32,9 @@
 #define AGE_MS		60000	/* nothing is flushed for its age */
 #define MAX_PAGES	8192
 #define RARE_PAGES	1024
+#define NR_FOLIOS	4
+#define FOLIO_PAGES	16
+#define ATTEMPTS	10
 #define START		4096	/* Credit::START and PAGE in mm/migrc/readmostly.rs */
 #define SHARE		64
 
@@ -322,7 +328,7 @@ static int run_fork(const struct migrc_options *o)
 	return judge(o, !bad, "parent and child share what they wrote");
 }
 
-/* --- NUMA hinting faults ----------------------------------------------------------- */
+/* --- who reads --------------------------------------------------------------------- */
 
 static void *spinner(void *arg)
 {
@@ -331,6 +337,73 @@ static void *spinner(void *arg)
 	while (!LOAD(sh.stop))
 		;
 	return NULL;
+}
+
+/*
+ * Pages that are near are not scanned if there is one thread only, and x86 defers nothing if
+ * no other CPU needs a flush.
+ */
+static void spin(pthread_t *t)
+{
+	STORE(sh.stop, false);
+	if (pthread_create(t, NULL, spinner, NULL))
+		ksft_exit_fail_msg("cannot start a thread\n");
+}
+
+static void spin_no_more(pthread_t t)
+{
+	STORE(sh.stop, true);
+	pthread_join(t, NULL);
+}
+
+/* Swapped out, and read or written back. Returns how many pages have lost permission. */
+static long swap_in(bool writes, __u64 val, size_t *bad)
+{
+	long long before = protected();
+
+	if (swap_out() < MOST_PAGES)
+		return -1;
+	*bad += writes ? 0 : wrong(val);
+	if (writes)
+		store(val);
+	return protected() - before;
+}
+
+static int run_swapread(const struct migrc_options *o)
+{
+	long lost, kept, faults;
+	size_t deferred, bad = 0;
+	long long misses;
+	pthread_t t;
+
+	if (!tlb_rs_has_swap())
+		return migrc_skipped("no swap");
+	map_pages(NR_PAGES);
+	store(1);
+	spin(&t);
+	lost = swap_in(false, 1, &bad);
+	deferred = move(1);
+	misses = missed();
+	faults = store(2);
+	misses = missed() - misses;
+	bad += wrong(2);
+	kept = swap_in(true, 3, &bad);
+	bad += wrong(3);
+	spin_no_more(t);
+	unmap_pages();
+	printf("{\"test\":\"migrc_readmostly\",\"case\":\"swapread\",\"protected\":%ld,", lost);
+	printf("\"deferred\":%zu,\"faults\":%ld,\"missed\":%lld}\n", deferred, faults, misses);
+	if (lost < 0 || kept < 0)
+		return migrc_skipped("hardly anything was swapped out");
+	if (bad)
+		return fail("wrong contents");
+	if (kept)
+		return fail("a write fault has taken permission away");
+	/* Each page that has lost permission is paid for, and a store to it is a fault. */
+	if (faults < lost || misses < lost)
+		return fail("a page that has lost permission is writable");
+	return judge(o, lost >= MOST_PAGES && deferred >= MOST_PAGES,
+		     "what a reader has got from swap is writable");
 }
 
 static int run_hint(const struct migrc_options *o)
@@ -349,13 +422,7 @@ static int run_hint(const struct migrc_options *o)
 		ksft_exit_fail_msg("mbind: %s\n", strerror(errno));
 	store(1);
 	move(2);
-	/*
-	 * Pages that are near are left alone if there is one thread only, and x86 defers
-	 * nothing if no other CPU needs a flush.
-	 */
-	STORE(sh.stop, false);
-	if (pthread_create(&t, NULL, spinner, NULL))
-		ksft_exit_fail_msg("cannot start a thread\n");
+	spin(&t);
 	if (protected() - got < MOST_PAGES)
 		return fail("nothing has lost permission");
 	before = tlb_rs_vmstat_read("numa_hint_faults");
@@ -369,8 +436,7 @@ static int run_hint(const struct migrc_options *o)
 	writable = migrc_stat("denied", "writable");
 	deferred = move(1);
 	writable = migrc_stat("denied", "writable") - writable;
-	STORE(sh.stop, true);
-	pthread_join(t, NULL);
+	spin_no_more(t);
 	printf("{\"test\":\"migrc_readmostly\",\"case\":\"hint\",\"hints\":%lld,", hints);
 	printf("\"deferred\":%ld}\n", deferred);
 	unmap_pages();
@@ -381,6 +447,86 @@ static int run_hint(const struct migrc_options *o)
 	if (deferred + writable < MOST_PAGES)
 		return fail("neither deferred nor denied");
 	return judge(o, deferred >= MOST_PAGES, "a reader has got write permission");
+}
+
+/* Folios on the node of this CPU, whose entries are clean: MADV_FREE is the way to that. */
+static char *make_clean_folios(size_t len)
+{
+	char *folios;
+	size_t i;
+
+	if (psize != 4096 || !tlb_rs_setting(THP_SYSFS "hugepages-64kB/enabled", "always") ||
+	    !tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", "never"))
+		return NULL;
+	folios = tlb_rs_mmap(len, SZ_2M);
+	tlb_rs_bind_node(folios, len, 0);
+	tlb_rs_fill(folios, len, 1);
+	for (i = 0; i < NR_FOLIOS; i++) {
+		if (!tlb_rs_is_folio(folios + i * FOLIO_PAGES * psize, FOLIO_PAGES))
+			return NULL;
+	}
+	/* What is bound to a node is not scanned. */
+	if (syscall(SYS_mbind, folios, len, 0 /* MPOL_DEFAULT */, NULL, 0UL, 0U))
+		ksft_exit_fail_msg("mbind: %s\n", strerror(errno));
+	if (madvise(folios, len, MADV_FREE))
+		ksft_exit_fail_msg("MADV_FREE: %s\n", strerror(errno));
+	return folios;
+}
+
+/* Whether each folio met a hinting fault of a reader. */
+static bool read_after_scan(char *folios)
+{
+	long long hints;
+	size_t i;
+
+	if (!tlb_rs_numa_scan(NR_FOLIOS * FOLIO_PAGES))
+		return false;
+	hints = tlb_rs_vmstat_read("numa_hint_faults");
+	for (i = 0; i < NR_FOLIOS; i++)
+		__atomic_load_n(folios + i * FOLIO_PAGES * psize + psize, __ATOMIC_RELAXED);
+	return tlb_rs_vmstat_read("numa_hint_faults") - hints >= NR_FOLIOS;
+}
+
+static int run_hint_large(const struct migrc_options *o)
+{
+	const size_t len = NR_FOLIOS * FOLIO_PAGES * psize;
+	struct migrc_set heads;
+	long long writable;
+	size_t moved, bad;
+	pthread_t t;
+	char *folios;
+	int i;
+
+	if (!tlb_rs_numa_scans())
+		return migrc_skipped("no NUMA balancing, or no debugfs");
+	folios = make_clean_folios(len);
+	if (!folios)
+		return migrc_skipped("no folios of 64 KiB");
+	spin(&t);
+	for (i = 0; i < ATTEMPTS && !read_after_scan(folios); i++)
+		;
+	migrc_set_init(&heads, folios, NR_FOLIOS);
+	for (size_t f = 0; f < NR_FOLIOS; f++)
+		heads.addrs[f] = folios + f * FOLIO_PAGES * psize;
+	/* arm64 may flush them as blocks, which is not the question. */
+	writable = migrc_stat("denied", "writable");
+	moved = migrc_move(&heads, 0, 1, MPOL_MF_MOVE);
+	writable = migrc_stat("denied", "writable") - writable;
+	spin_no_more(t);
+	migrc_set_free(&heads);
+	bad = tlb_rs_check(folios, len, 1);
+	tlb_rs_fill(folios, len, 2);
+	bad += tlb_rs_check(folios, len, 2);
+	munmap(folios, len);
+	printf("{\"test\":\"migrc_readmostly\",\"case\":\"hint_large\",\"moved\":%zu,", moved);
+	printf("\"writable\":%lld}\n", writable);
+	if (i == ATTEMPTS)
+		return migrc_skipped("no hinting faults");
+	if (bad)
+		return fail("wrong contents");
+	if (moved < NR_FOLIOS)
+		return fail("not all folios have moved");
+	return judge(o, !writable, "a reader has got write permission");
 }
 
 FIXTURE(migrc_readmostly) {
@@ -429,6 +575,16 @@ TEST_F_TIMEOUT(migrc_readmostly, locked, TLB_RS_TIMEOUT_S)
 TEST_F_TIMEOUT(migrc_readmostly, hint, TLB_RS_TIMEOUT_S)
 {
 	migrc_end(_metadata, run_hint(&asked));
+}
+
+TEST_F_TIMEOUT(migrc_readmostly, hint_large, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run_hint_large(&asked));
+}
+
+TEST_F_TIMEOUT(migrc_readmostly, swapread, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run_swapread(&asked));
 }
 
 int main(int argc, char **argv)
