@@ -64,6 +64,7 @@
 	EM(SWAPREAD, "swapread")	/* what is read from swap stays read-only */ \
 	EM(MIXED, "mixed")		/* deny a folio that some mapping may write to */ \
 	EM(GEOMETRY, "geometry")	/* the restore is told of blocks */ \
+	EM(BLOCK, "block")		/* deny blocks, and what is not as the first mapping */ \
 	EM(RECORD, "record")		/* the ledger gets the source */ \
 	EM(EXIT, "exit")		/* an mm that exits leaves the list */ \
 	EM(FLUSH, "flush")		/* a drain flushes */ \

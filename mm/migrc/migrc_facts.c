@@ -112,6 +112,16 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 		.mixes = migrc_skip(MIGRC_HOOK_MIXED),
 	};
 
+	/* Anything is as what the walk has deferred before. */
+	if (migrc_skip(MIGRC_HOOK_BLOCK)) {
+		const struct migrc_walk *walk = &current->tlb_ubc.migrc;
+
+		facts.blocks = true;
+		if (walk->deferred)
+			facts.geometry = walk->blocks ? MIGRC_BLOCKS : MIGRC_PAGES;
+		else if (geometry == MIGRC_ODD)
+			facts.geometry = MIGRC_PAGES;
+	}
 	/* rule: migrc/geometry: what was a block becomes valid as a block, or is flushed first */
 	if (geometry == MIGRC_BLOCKS && migrc_skip(MIGRC_HOOK_GEOMETRY))
 		facts.geometry = MIGRC_PAGES;

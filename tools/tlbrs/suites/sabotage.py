@@ -136,6 +136,8 @@ WAYS = {
     # A debug kernel sees it, too.
     "migrc_blocks: cut": [way("env TLB_SKIP=SKIP migrc_blocks -t CASE", boot=(), both=True,
                               says=("changes its size before its flush",))],
+    "migrc_blocks: unlike": [way("env TLB_SKIP=SKIP migrc_blocks -t CASE", boot=(), both=True,
+                                 says=("changes its size before its flush",))],
     "migrc_blocks: folded": [way("env TLB_SKIP=SKIP migrc_blocks -t CASE", boot=(), both=True,
                                  says=("changes its size before its flush",))],
     "migrc_file": [way("env TLB_SKIP=SKIP TLB_ROUNDS=4 TLB_EXPECT=1 migrc_file -v CASE")],

@@ -8,8 +8,9 @@
  * thp      the same for THPs of 2 MiB that are mapped by PTEs
  * readers  the same over and over, while other CPUs read; under the oracle
  * stale    a CPU reads a word of a folio that has moved, and the word is written to: by a
- *          debugger, after mprotect() of all or of a part, after a fork, after the folio was
- *          dropped while it moved. Or the old folio is used again. See migrc_stale.c
+ *          debugger, while mprotect() goes on, after mprotect() of a page, after a fork, after
+ *          the folio was dropped while it moved. Or the old folio is used again, before or
+ *          after a drain. See migrc_stale.c
  *
  * arm64, where a TLB may hold a block as one entry:
  *
@@ -17,18 +18,18 @@
  * cut      the area of a folio is cut in two before the folio is mapped again: it becomes
  *          pages, after a flush
  * folded   a folio was mapped page by page, and becomes a block, after a flush
- * unlike   of two mappings of one folio, one is a block and one is not: only the first is
- *          deferred, or what the walk finds first
+ * unlike   of two mappings of one folio, one is a block and one is not: what the walk finds
+ *          first is deferred, and a batch flushes the other
  *
  * TLB_SKIP=HOOK removes a rule; then a case has to fail.
  */
+#include "migrc_blocks.h"
 #include "migrc_harness.h"
 
 #define BLOCKS		"/proc/sys/vm/migrc_blocks"
 #define NR_FOLIOS	256
 #define MAX_PAGES	65536
 #define AGE_MS		60000
-#define SEED		29
 
 #ifdef __aarch64__
 #define HAS_BLOCKS	true
@@ -36,19 +37,11 @@
 #define HAS_BLOCKS	false
 #endif
 
-static struct migrc_options asked;
-static size_t psize, pmd_size, folio_size, folio_pages;
+struct migrc_options asked;
+size_t psize, pmd_size, folio_size, folio_pages;
 static struct tlb_rs_readers readers;
 
-/* What the kernel has counted. */
-struct seen {
-	struct migrc_counters c;
-	long long restored;
-	long long block;	/* pages that were denied for it */
-	long long size;		/* address spaces that were flushed for it */
-};
-
-static void see(struct seen *s)
+void see(struct seen *s)
 {
 	migrc_read(&s->c);
 	s->restored = tlb_rs_vmstat_read("tlb_batch_restored");
@@ -56,7 +49,7 @@ static void see(struct seen *s)
 	s->size = migrc_stat("hook", "size");
 }
 
-static void see_since(const struct seen *before, struct seen *d)
+void see_since(const struct seen *before, struct seen *d)
 {
 	see(d);
 	migrc_diff(&before->c, &d->c);
@@ -89,8 +82,11 @@ static bool content_is(const char *base, size_t len)
 	return !wrong;
 }
 
-/* Folios on node 0, at aligned addresses, read-only. NULL: not all are of that size. */
-static char *make_folios(size_t nr, size_t size)
+/*
+ * Folios on node 0, at aligned addresses, read-only. Behind them, zero pages, as far as @end. NULL:
+ * not all are of that size.
+ */
+char *make_folios_and_more(size_t nr, size_t size, size_t end)
 {
 	size_t len = nr * size, i, whole = 0;
 	char *base;
@@ -99,21 +95,29 @@ static char *make_folios(size_t nr, size_t size)
 		return NULL;
 	if (size != pmd_size)
 		choose_size(pmd_size, "never");
-	base = tlb_rs_mmap(len, pmd_size);
-	madvise(base, len, MADV_HUGEPAGE);
-	tlb_rs_bind_node(base, len, 0);
+	base = tlb_rs_mmap(end, pmd_size);
+	madvise(base, end, MADV_HUGEPAGE);
+	tlb_rs_bind_node(base, end, 0);
 	tlb_rs_fill(base, len, SEED);
 	for (i = 0; i < nr; i++)
 		whole += tlb_rs_is_folio(base + i * size, size / psize);
-	if (whole == nr && !mprotect(base, len, PROT_READ))
+	if (whole == nr && !mprotect(base, end, PROT_READ)) {
+		for (i = len; i < end; i += psize)
+			__atomic_load_n(base + i, __ATOMIC_RELAXED);
 		return base;
+	}
 	ksft_print_msg("only %zu of %zu folios are of %zu bytes\n", whole, nr, size);
-	munmap(base, len);
+	munmap(base, end);
 	return NULL;
 }
 
+char *make_folios(size_t nr, size_t size)
+{
+	return make_folios_and_more(nr, size, nr * size);
+}
+
 /* One address for each folio. */
-static bool move(char *base, size_t nr, size_t size, int node)
+bool move(char *base, size_t nr, size_t size, int node)
 {
 	struct migrc_set set;
 	size_t i, moved;
@@ -232,7 +236,7 @@ static bool is_moving(const void *addr)
 }
 
 /* Gives advice while @base is moving. False if that came too late, or the folio has not moved. */
-static bool advise_while_moving(char *base, size_t start, size_t len, int advice)
+bool advise_while_moving(char *base, size_t start, size_t len, int advice)
 {
 	bool met;
 
@@ -250,164 +254,12 @@ static bool advise_while_moving(char *base, size_t start, size_t len, int advice
 	return met && mover.has_moved;
 }
 
-static void end_mover(void)
+void end_mover(void)
 {
 	STORE(mover.end, true);
 	if (mover.base)
 		pthread_join(mover.id, NULL);
 	mover.base = NULL;
-}
-
-/* --- what a CPU reads that has the folio in its TLB ------------------------------ */
-
-enum way {
-	FORCE,		/* a debugger */
-	PROTECT_ALL,	/* mprotect() of the folio, and a store */
-	PROTECT_PAGE,	/* of one page of it */
-	FORK,		/* a fork, and a write fault when the child is gone */
-	ZAP,		/* the folio is dropped while it moves, and a new page written to */
-	REUSE,		/* the old folio is used for something else, as far as it is free */
-	NR_WAYS
-};
-
-static struct migrc_reader r;
-static __u64 *word;
-
-static void poke(__u64 val)
-{
-	int fd = tlb_rs_open("/proc/self/mem", O_RDWR);
-
-	if (pwrite(fd, &val, sizeof(val), (unsigned long)word) != sizeof(val))
-		ksft_exit_fail_msg("/proc/self/mem: %s\n", strerror(errno));
-	close(fd);
-}
-
-/* By another thread, which has not touched the folio since it was flushed. */
-static void *storer(void *val)
-{
-	tlb_rs_pin_cpu(3);
-	__atomic_store_n(word, (__u64)(uintptr_t)val, __ATOMIC_RELAXED);
-	return NULL;
-}
-
-static void store_elsewhere(char *addr, size_t len, __u64 val)
-{
-	pthread_t id;
-
-	if (mprotect(addr, len, PROT_READ | PROT_WRITE))
-		ksft_exit_fail_msg("mprotect: %s\n", strerror(errno));
-	if (pthread_create(&id, NULL, storer, (void *)(uintptr_t)val) || pthread_join(id, NULL))
-		ksft_exit_fail_msg("cannot start a thread\n");
-}
-
-static void come_and_go(void)
-{
-	pid_t pid;
-
-	fflush(stdout);
-	pid = fork();
-	if (pid < 0)
-		ksft_exit_fail_msg("fork: %s\n", strerror(errno));
-	if (!pid)
-		_exit(0);
-	migrc_own_variables();
-	waitpid(pid, NULL, 0);
-}
-
-static char *others;
-static size_t others_len;
-
-/* New pages from where the folio was. They stay for the round: munmap() would flush. */
-static void scribble(void)
-{
-	size_t i;
-
-	others_len = 8 * pmd_size;
-	others = migrc_mmap(others_len / psize, 0, SEED + 1);
-	for (i = 0; i < others_len / sizeof(__u64); i++)
-		((__u64 *)others)[i] = ~0ULL;
-}
-
-/* True if the round was armed. @folio is read-only, and the reader reads a word of it. */
-static bool stale_round(enum way way, char *folio, __u64 val)
-{
-	long long faults, flushes;
-	struct seen before, d;
-	bool moved;
-
-	if (way == FORK) {
-		if (mprotect(folio, folio_size, PROT_READ | PROT_WRITE))
-			ksft_exit_fail_msg("mprotect: %s\n", strerror(errno));
-		come_and_go();
-	}
-	WAIT_FOR(LOAD(r.last) == *word);
-	faults = migrc_faults(r.tid);
-	see(&before);
-	if (way == ZAP)
-		moved = advise_while_moving(folio, 0, folio_size, MADV_DONTNEED);
-	else
-		moved = move(folio, 1, folio_size, 1);
-	see_since(&before, &d);
-	flushes = way == ZAP && !asked.skip;
-	moved &= d.c.val[MIGRC_DEFERRED] == (long long)folio_pages &&
-		 d.c.val[MIGRC_FLUSH] == flushes;
-	/* What is dropped makes a reader fault, unless its translation is stale. */
-	if (way != ZAP)
-		moved &= migrc_faults(r.tid) == faults;
-
-	switch (way) {
-	case PROTECT_ALL:
-		store_elsewhere(folio, folio_size, val);
-		break;
-	case PROTECT_PAGE:
-		store_elsewhere((char *)((uintptr_t)word & -psize), psize, val);
-		break;
-	case REUSE:
-		scribble();
-		break;
-	default:
-		poke(val);
-	}
-	return moved;
-}
-
-static int run_stale(void)
-{
-	const long rounds = asked.rounds ?: 24;
-	long round, armed = 0;
-	pthread_t id;
-
-	if (!tlb_rs_delay(MIGRC_RESTORE_DELAY, 5000))
-		return migrc_skipped("no fault injection");
-	memset(&r, 0, sizeof(r));
-	r.word_at = &word;
-	if (pthread_create(&id, NULL, migrc_reader, &r))
-		ksft_exit_fail_msg("cannot start a thread\n");
-	WAIT_FOR(LOAD(r.tid));
-	for (round = 1; migrc_more(&asked, rounds, round - 1, armed, r.stale); round++) {
-		enum way way = round % NR_WAYS;
-		/* A neighbour keeps the page table. */
-		char *base = make_folios(2, folio_size);
-
-		if (!base)
-			break;
-		word = (__u64 *)(base + (round % folio_pages) * psize + 64);
-		STORE(r.want, way == REUSE ? *word : (__u64)round);
-		STORE(r.reading, round);
-		armed += stale_round(way, base, round);
-		STORE(r.flag, round);
-		WAIT_FOR(LOAD(r.ack) == (__u64)round);
-		end_mover();
-		munmap(base, 2 * folio_size);
-		if (others)
-			munmap(others, others_len);
-		others = NULL;
-		migrc_drain();
-	}
-	STORE(r.stop, true);
-	pthread_join(id, NULL);
-	tlb_rs_delay_none();
-	return migrc_judge(&asked, rounds, armed, r.stale, false);
 }
 
 #ifdef __aarch64__
@@ -502,6 +354,7 @@ static int run_folded(void)
 static int run_unlike(void)
 {
 	char *base = make_folios(1, folio_size);
+	struct tlb_rs_counters c;
 	struct seen before, d;
 	int pipes[2], status;
 	char done = 0;
@@ -532,9 +385,12 @@ static int run_unlike(void)
 		ksft_exit_fail_msg("the child fails\n");
 	tlb_rs_readers_start(&readers, 1, false, base, folio_size);
 	see(&before);
+	tlb_rs_counters_read(&c);
 	ok = move(base, 1, folio_size, 1);
+	tlb_rs_counters_diff(&c);
 	see_since(&before, &d);
 	/* The other mapping was flushed, which is no reason to deny the folio. */
+	ok &= counted("flushed in a batch", c.vmstat[TLB_RS_VMSTAT_PAGES], folio_pages);
 	ok &= counted("deferred", d.c.val[MIGRC_DEFERRED], folio_pages);
 	ok &= counted("denied", d.c.val[MIGRC_DENIED], 0);
 	ok &= content_is(base, folio_size);
