@@ -366,7 +366,8 @@ static void parse(int argc, char **argv)
 			     strcmp(optarg, switches[o.which].name); o.which++)
 				;
 			if (o.which == ARRAY_SIZE(switches))
-				errx(USAGE, "%s is no switch: tlb_batch, migrc, hvo or writeback", optarg);
+				errx(USAGE, "%s is no switch: tlb_batch, migrc, hvo, writeback",
+				     optarg);
 		}
 		if (c == 'n')
 			o.pairs = positive(optarg, 1, "number of pairs");

@@ -24,7 +24,7 @@ OBJECTS = {
     "arm64": (*OBJECTS_BOTH, "mm/vmstat.o", "mm/page_alloc.o", "mm/gup.o", "mm/mmap.o", "mm/show_mem.o",
               "mm/memory_hotplug.o", "mm/memory-failure.o", "mm/pgtable-generic.o", "mm/userfaultfd.o", "mm/truncate.o",
               "mm/madvise.o",
-              "kernel/exit.o", "fs/open.o", "fs/namei.o", "fs/ext4/inode.o",
+              "mm/page-writeback.o", "kernel/exit.o", "fs/open.o", "fs/namei.o", "fs/btrfs/extent_io.o", "fs/ext4/inode.o",
               "arch/arm64/kernel/smp.o", "arch/arm64/kernel/traps.o", "arch/arm64/mm/contpte.o", "arch/arm64/mm/fault.o",
               "arch/arm64/mm/copypage.o", "arch/arm64/mm/init.o", "drivers/irqchip/irq-gic-v3.o"),
     "x86_64": (*OBJECTS_BOTH, "mm/hugetlb.o", "mm/hugetlb_sysfs.o", "mm/hugetlb_vmemmap.o", "arch/x86/mm/tlb.o",

@@ -187,7 +187,7 @@ int main(int argc, char **argv)
 	}
 	psize = getpagesize();
 	if (access(SWITCH, W_OK) || access(dir, W_OK) || tlb_rs_nr_cpus() < 2)
-		ksft_exit_skip("needs vm.tlb_batch_writeback, two CPUs, and a directory on a disk\n");
+		ksft_exit_skip("needs vm.tlb_batch_writeback, two CPUs, a directory on a disk\n");
 	snprintf(path, sizeof(path), "%s/tlb_batch_writeback_cost", dir);
 	fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	if (fd < 0)
@@ -197,7 +197,8 @@ int main(int argc, char **argv)
 	if (ftruncate(fd, PAGES * psize))
 		ksft_exit_fail_msg("%s: %s\n", path, strerror(errno));
 	base = tlb_rs_mmap(PAGES * psize, SZ_2M);
-	if (mmap(base, PAGES * psize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != base)
+	if (mmap(base, PAGES * psize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+		 0) != base)
 		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
 	madvise(base, PAGES * psize, MADV_NOHUGEPAGE);
 	tlb_rs_fill(base, PAGES * psize, SEED);
