@@ -157,7 +157,8 @@ def fragments(arch, variant):
     if arch == "arm64" and variant in ("checked", *ON_RELEASE, *ON_CHECKED):
         names += ["hvo"] + (["hvo-debug"] if variant not in ON_RELEASE else [])
     names += ["checked"] if variant in ON_CHECKED else []
-    names += [f"checked-{arch}"] if variant in ("checked", *ON_CHECKED) else []
+    # Those on which SUITE=programs runs.
+    names += [f"checked-{arch}"] if variant in ("checked", "debug") else []
     names += [variant.removeprefix("stock-")] if variant in ("checked", *STOCK, *ON_RELEASE, *ON_CHECKED) else []
     files = [ROOT / "config" / f"{n}.fragment" for n in names]
     return [f for f in files if f.exists() or f.stem in ("common", arch)]
