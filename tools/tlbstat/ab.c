@@ -178,7 +178,7 @@ static int wait_and_drain(double deadline, siginfo_t *info)
 	int sig;
 
 	do {
-		at = fmin(deadline, seconds_of(CLOCK_MONOTONIC) + 0.1);
+		at = fmin(deadline, seconds_of(CLOCK_MONOTONIC) + TURN);
 		sig = wait_until(at, info);
 		if (!no_samples)
 			drain_sampler(&prices, 0);

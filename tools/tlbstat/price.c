@@ -100,20 +100,25 @@ static const char *sample_flushes(struct prices *p)
 	if (o.command)
 		command = start_group(o.command, -1);
 	end = o.seconds ? begin + o.seconds : o.command ? INFINITY : begin + 10;
+	open_counts(p);
 	do {
-		at = fmin(seconds_of(CLOCK_MONOTONIC) + 0.1, end);
-		p->seconds = at - begin;
+		at = fmin(seconds_of(CLOCK_MONOTONIC) + TURN, end);
 		if (!goes_on(at, &command))
 			end = 0;
+		count_flushes(p, seconds_of(CLOCK_MONOTONIC) - begin);
 		drain_sampler(p, seconds_of(CLOCK_MONOTONIC) - begin);
 	} while (seconds_of(CLOCK_MONOTONIC) < end);
 	p->seconds = seconds_of(CLOCK_MONOTONIC) - begin;
 	close_sampler(p);
+	close_counts(p);
 	end_group(command);
 	take(&now);
 	p->migrated = grown(&was, &now, "pgmigrate_success");
 	p->split = grown(&was, &now, "thp_split_page");
 	p->interrupts = grown(&was, &now, "tlb_interrupts");
+	p->remote = -1;
+	if (has(&now, "nr_tlb_remote_flush"))
+		p->remote = grown(&was, &now, "nr_tlb_remote_flush");
 	return NULL;
 }
 

@@ -10,6 +10,7 @@
 #define DEPTH			48	/* frames of a chain */
 #define NCAUSES			31	/* the last one: unmatched */
 #define RING			128	/* pages for samples of a CPU */
+#define TURN			0.1	/* seconds after which rings are read again */
 #define LINE			4096
 #define WORD			64
 
@@ -31,6 +32,8 @@ enum flush {
 	ISSUES = 'i',		/* arm64: queues one, and does not wait */
 	VICTIM = 'v',		/* x86: interrupted by a flush of another CPU */
 	INTERRUPT = 'x',	/* no flush is outside of it */
+	EVENT = 'e',		/* no sample, but a tracepoint's event, of which some are seen */
+	COUNTED = 'c',		/* as many flushes as these events stand for */
 };
 
 void touch_caches(void);
@@ -68,16 +71,20 @@ struct stack {
 
 struct prices {
 	char kernel[WORD], arch[WORD], event[WORD], leaves[WORD];
+	char counts[WORD];	/* "tracepoint", or why flushes are not counted */
 	double seconds, period_us;
 	long long cpus, samples, lost, throttled, chainless, hotplugged, thp_pages;
 	long long tlb_batch, migrc;	/* -1: not in that kernel */
 	long long migrated, split, interrupts;
+	long long remote;	/* flushes of other CPUs; -1: this kernel does not count them */
 	struct stack *stacks;
 	int nr_stacks;
+	double watched;		/* the part of all events that was seen */
+	double spread;		/* half of the 95 % interval of their number, as a part of it */
 };
 
 void touch_stacks(void);
-void add_stack(struct prices *p, const char *text, int second, int nr);
+int add_stack(struct prices *p, const char *text, int second, int nr);
 void write_prices(const struct prices *p, FILE *out, const char *name);
 void read_prices(struct prices *p, const char *name);
 
@@ -88,11 +95,16 @@ void write_html(struct prices *p, const char *name);
 
 /* sampler.c: samples of all CPUs in the kernel */
 
-struct sampler;
-
+int online_cpus(int *list, int room);
 bool open_sampler(struct prices *p, int pages, double period_us, char *wrong, size_t size);
 void drain_sampler(struct prices *p, int second);
 void close_sampler(struct prices *p);
+
+/* counts.c: flushes that are counted, by cause */
+
+void open_counts(struct prices *p);
+void count_flushes(struct prices *p, int second);
+void close_counts(struct prices *p);
 
 /* price.c */
 

@@ -60,7 +60,8 @@ static int classify(const char *text)
 	return cause_of(*text, names, nr);
 }
 
-void add_stack(struct prices *p, const char *text, int second, int nr)
+/* Returns its number. */
+int add_stack(struct prices *p, const char *text, int second, int nr)
 {
 	struct stack *s = stack_of(p, text);
 
@@ -78,6 +79,7 @@ void add_stack(struct prices *p, const char *text, int second, int nr)
 		s->when[s->seconds++].nr = 0;
 	}
 	s->when[s->seconds - 1].nr += nr;
+	return s - p->stacks;
 }
 
 /* --- files --------------------------------------------------------------------------------- */
@@ -93,6 +95,7 @@ static const struct {
 	{ "arch", TEXT, AT(arch) },
 	{ "event", TEXT, AT(event) },
 	{ "leaves", TEXT, AT(leaves) },
+	{ "counts", TEXT, AT(counts) },
 	{ "seconds", REAL, AT(seconds) },
 	{ "period_us", REAL, AT(period_us) },
 	{ "cpus", WHOLE, AT(cpus) },
@@ -107,6 +110,9 @@ static const struct {
 	{ "migrated", WHOLE, AT(migrated) },
 	{ "split", WHOLE, AT(split) },
 	{ "interrupts", WHOLE, AT(interrupts) },
+	{ "remote", WHOLE, AT(remote) },
+	{ "watched", REAL, AT(watched) },
+	{ "spread", REAL, AT(spread) },
 };
 
 void write_prices(const struct prices *p, FILE *out, const char *name)
@@ -172,7 +178,7 @@ static const char *set_stack(struct prices *p, char *line)
 	char *at;
 
 	if (sscanf(line, "%d %d %n", &second, &nr, &n) != 2 || !n || second < 0 ||
-	    second > 10000000 || nr < 1 || nr > 1000000000 || !strchr("wiv", line[n]) ||
+	    second > 10000000 || nr < 1 || nr > 1000000000 || !strchr("wivec", line[n]) ||
 	    !line[n] || line[n + 1] != ' ' || !line[n + 2])
 		return "no stack";
 	for (at = line + n + 2; *at; at++)
@@ -194,6 +200,7 @@ void read_prices(struct prices *p, const char *name)
 
 	p->tlb_batch = -1;
 	p->migrc = -1;
+	p->remote = -1;
 	while ((line = next(f))) {
 		line[strcspn(line, "\n")] = 0;
 		if (!nr++)

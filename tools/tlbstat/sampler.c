@@ -6,35 +6,14 @@
  * chain of the kernel. Each CPU has a ring, which is read ten times a second; of samples that
  * do not flush, only the number stays.
  */
-#include "price.h"
-#include <linux/perf_event.h>
-#include <sched.h>
+#include "ring.h"
 #include <sys/ioctl.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 
 #define CYCLES			300000
-#define CONTEXT_MAX		((uint64_t)-4095)
 
-static struct ring {
-	int fd;
-	struct perf_event_mmap_page *page;
-} *rings;
-
+static struct ring *rings;
 static int nr_rings, ring_pages;
 static bool arm64;
-
-static int open_event(struct perf_event_attr *attr, int pid, int cpu, int group)
-{
-	int fd = syscall(SYS_perf_event_open, attr, pid, cpu, group, PERF_FLAG_FD_CLOEXEC);
-
-	/* Older kernels, and events of software, may not know guests. */
-	if (fd < 0 && errno == EINVAL && attr->exclude_guest) {
-		attr->exclude_guest = 0;
-		fd = syscall(SYS_perf_event_open, attr, pid, cpu, group, PERF_FLAG_FD_CLOEXEC);
-	}
-	return fd;
-}
 
 /* How long a cycle takes, of this CPU while it works; 0: it cannot be told. */
 static double ns_per_cycle(void)
@@ -60,28 +39,10 @@ static double ns_per_cycle(void)
 	return cycles ? (end - begin) * 1e9 / cycles : 0;
 }
 
-static bool map_ring(struct ring *r)
-{
-	size_t page = page_size;
-
-	/* Who is no root may lock only some memory. */
-	for (; ring_pages; ring_pages /= 2) {
-		r->page = mmap(NULL, (ring_pages + 1) * page, PROT_READ | PROT_WRITE, MAP_SHARED,
-			       r->fd, 0);
-		if (r->page != MAP_FAILED)
-			return true;
-	}
-	return false;
-}
-
 static void forget_rings(void)
 {
-	while (nr_rings) {
-		nr_rings--;
-		if (rings[nr_rings].page)
-			munmap(rings[nr_rings].page, (ring_pages + 1) * page_size);
-		close(rings[nr_rings].fd);
-	}
+	while (nr_rings)
+		close_ring(&rings[--nr_rings]);
 }
 
 static bool open_rings(struct perf_event_attr *attr, const int *cpus, int nr)
@@ -99,10 +60,8 @@ static bool open_rings(struct perf_event_attr *attr, const int *cpus, int nr)
 		if (r->fd < 0)
 			break;
 		nr_rings++;
-		if (!map_ring(r)) {
-			r->page = NULL;
+		if (!map_ring(r, &ring_pages))
 			break;
-		}
 	}
 	if (i == nr && nr_rings)
 		return true;
@@ -112,7 +71,7 @@ static bool open_rings(struct perf_event_attr *attr, const int *cpus, int nr)
 	return false;
 }
 
-static int online_cpus(int *list, int room)
+int online_cpus(int *list, int room)
 {
 	static char text[4096];
 	int fd = open("/sys/devices/system/cpu/online", O_RDONLY | O_CLOEXEC);
@@ -176,79 +135,27 @@ bool open_sampler(struct prices *p, int pages, double period_us, char *wrong, si
 
 /* --- records ------------------------------------------------------------------------------- */
 
-static void add_chain(struct prices *p, enum flush kind, const uint64_t *chain, int nr, int second)
-{
-	char text[LINE];
-	size_t n;
-	int i;
-
-	n = snprintf(text, sizeof(text), "%c ", kind);
-	for (i = 0; i < nr && n < sizeof(text); i++) {
-		/* Behind the leaf are addresses to return to. */
-		const struct symbol *s = symbol_of(chain[i] - !!i);
-
-		n += snprintf(text + n, sizeof(text) - n, "%s%s", i ? ";" : "",
-			      s ? s->name : "unknown");
-	}
-	if (n < sizeof(text))
-		add_stack(p, text, second, 1);
-}
-
-/* ip, number of addresses, and these, with marks of whose they are. */
 static void add_sample(struct prices *p, const uint64_t *body, size_t words, int second)
 {
 	uint64_t chain[DEPTH + 1];
+	int nr = chain_of(body, words, chain);
+	char text[LINE];
 	enum flush kind;
-	uint64_t i;
-	int nr = 0;
 
 	p->samples++;
-	if (words < 2 || body[1] > words - 2)
-		return;
-	for (i = 0; i < body[1] && nr < DEPTH; i++)
-		if (body[2 + i] < CONTEXT_MAX)
-			chain[nr++] = body[2 + i];
 	/* It interrupted the kernel, but comes when a program runs again: nothing was lost. */
-	if (!nr && !(body[0] >> 63))
+	if (nr < 0 || (!nr && !(body[0] >> 63)))
 		return;
 	if (!nr) {
 		p->chainless++;
 		chain[nr++] = body[0];
 	}
 	kind = flush_of(chain, nr, arm64);
-	if (kind != NO_FLUSH)
-		add_chain(p, kind, chain, nr, second);
-}
-
-static void drain_ring(struct prices *p, struct ring *r, int second)
-{
-	static uint64_t record[1 << 13];
-	size_t room = ring_pages * page_size;
-	char *data = (char *)r->page + page_size;
-	uint64_t head = __atomic_load_n(&r->page->data_head, __ATOMIC_ACQUIRE);
-	uint64_t tail = r->page->data_tail;
-	struct perf_event_header *h;
-	size_t first;
-
-	while (tail < head) {
-		h = (void *)(data + tail % room);
-		if (h->size < sizeof(*h))
-			break;
-		/* It may go on at the beginning. */
-		first = room - tail % room;
-		first = first < h->size ? first : h->size;
-		memcpy(record, data + tail % room, first);
-		memcpy((char *)record + first, data, h->size - first);
-		tail += h->size;
-		h = (void *)record;
-		if (h->type == PERF_RECORD_SAMPLE)
-			add_sample(p, record + 1, h->size / 8 - 1, second);
-		else if (h->type == PERF_RECORD_LOST)
-			p->lost += record[2];
-		else if (h->type == PERF_RECORD_THROTTLE)
-			p->throttled++;
-	}
-	__atomic_store_n(&r->page->data_tail, head, __ATOMIC_RELEASE);
+	if (kind == NO_FLUSH)
+		return;
+	chain_text(text, kind, chain, nr);
+	if (*text)
+		add_stack(p, text, second, 1);
 }
 
 void drain_sampler(struct prices *p, int second)
@@ -256,7 +163,7 @@ void drain_sampler(struct prices *p, int second)
 	int i;
 
 	for (i = 0; i < nr_rings; i++)
-		drain_ring(p, &rings[i], second);
+		p->lost += drain_ring(p, &rings[i], second, add_sample);
 }
 
 void close_sampler(struct prices *p)

@@ -9,6 +9,11 @@
 static int order[NCAUSES];
 static long long count[NCAUSES];
 
+/* Flushes: events that were seen, how many a second that makes, and causes that leave no trace. */
+static long long events[NCAUSES];
+static double flushes[NCAUSES];
+static bool untraced[NCAUSES];
+
 static int by_count(const void *a, const void *b)
 {
 	const int *x = a, *y = b;
@@ -16,14 +21,42 @@ static int by_count(const void *a, const void *b)
 	return count[*x] < count[*y] ? 1 : count[*x] > count[*y] ? -1 : *x - *y;
 }
 
-/* Returns how many there are in all. */
+static void sum_up_flushes(const struct prices *p)
+{
+	int i;
+
+	memset(events, 0, sizeof(events));
+	memset(flushes, 0, sizeof(flushes));
+	memset(untraced, 0, sizeof(untraced));
+	for (i = 0; i < p->nr_stacks; i++) {
+		const struct stack *s = &p->stacks[i];
+
+		if (*s->text == EVENT)
+			events[s->cause] += s->nr;
+		else if (*s->text == COUNTED)
+			flushes[s->cause] += s->nr / p->seconds;
+		else	/* These hypervisors flush instead of the kernel. */
+			untraced[s->cause] |= strstr(s->text, "hyperv_flush_tlb_multi") ||
+					      strstr(s->text, "xen_flush_tlb_multi");
+	}
+}
+
+static bool is_sample(const struct stack *s)
+{
+	return *s->text != EVENT && *s->text != COUNTED;
+}
+
+/* Returns how many samples there are in all. */
 static long long sum_up(const struct prices *p)
 {
 	long long all = 0;
 	int i;
 
+	sum_up_flushes(p);
 	memset(count, 0, sizeof(count));
 	for (i = 0; i < p->nr_stacks; i++) {
+		if (!is_sample(&p->stacks[i]))
+			continue;
 		count[p->stacks[i].cause] += p->stacks[i].nr;
 		all += p->stacks[i].nr;
 	}
@@ -42,6 +75,66 @@ static double ms_per_second(const struct prices *p, double samples)
 static double interval(const struct prices *p, long long samples)
 {
 	return ms_per_second(p, 1.96 * sqrt(samples));
+}
+
+/* --- flushes ------------------------------------------------------------------------------- */
+
+/* The half of a 95 % interval beyond which a figure says nothing, as a part of it. */
+#define WIDEST			0.5
+
+/* Square of that part, for a number of samples. */
+static double spread(long long samples)
+{
+	return 1.96 * 1.96 / samples;
+}
+
+/* The same of flushes, of whose events only some were seen. */
+static double spread_of_flushes(const struct prices *p, long long seen)
+{
+	return p->spread * p->spread + spread(seen) * fmax(0, 1 - p->watched);
+}
+
+/* A second, or NAN: it is not known. */
+static double flushes_of(const struct prices *p, int cause)
+{
+	if (cause == NCAUSES - 2)
+		return p->interrupts > 0 ? p->interrupts / p->seconds : NAN;
+	return !events[cause] || untraced[cause] ||
+	       spread_of_flushes(p, events[cause]) > WIDEST * WIDEST ? NAN : flushes[cause];
+}
+
+static double us_each(const struct prices *p, int cause)
+{
+	double wide = spread(count[cause]);
+
+	if (cause != NCAUSES - 2)
+		wide += spread_of_flushes(p, events[cause]);
+	return !count[cause] || wide > WIDEST * WIDEST ? NAN :
+	       ms_per_second(p, count[cause]) * 1000 / flushes_of(p, cause);
+}
+
+/* Of all causes, unless many samples are of those that cannot be counted. */
+static double all_flushes(const struct prices *p, long long all)
+{
+	long long unknown = 0, seen = 0;
+	double sum = 0;
+	int i;
+
+	for (i = 0; i < NCAUSES - 2; i++) {
+		unknown += isnan(flushes_of(p, i)) ? count[i] : 0;
+		seen += events[i];
+		sum += flushes[i];
+	}
+	return !seen || unknown > MANY_UNMATCHED * all ||
+	       spread_of_flushes(p, seen) > WIDEST * WIDEST ? NAN : sum;
+}
+
+static double us_of_all(const struct prices *p, long long all)
+{
+	long long own = all - count[NCAUSES - 2];
+
+	return !own || spread(own) > WIDEST * WIDEST ? NAN :
+	       ms_per_second(p, own) * 1000 / all_flushes(p, own);
 }
 
 /* --- what tlb-rs could take ---------------------------------------------------------------- */
@@ -121,6 +214,10 @@ static const char *limits(const struct prices *p, long long all)
 		    ", and CPUs that are interrupted by flushes are not seen");
 	if (arm64 && !strcmp(p->leaves, "functions"))
 		SAY("; without /proc/kcore all of a function that flushes counts: an upper bound");
+	if (!strcmp(p->counts, "invlpgb"))
+		SAY("; flushes are not counted, as those by INVLPGB leave no trace");
+	else if (!strcmp(p->counts, "untraced"))
+		SAY("; flushes are not counted: the tracepoint tlb:tlb_flush needs root");
 	if (p->hotplugged)
 		SAY("; CPUs went on- or offline: figures are too low");
 	if (p->throttled)
@@ -165,7 +262,7 @@ static void print_unmatched(const struct prices *p)
 	int best[TOP], nr = 0, i, k, at;
 
 	for (i = 0; i < p->nr_stacks; i++) {
-		if (p->stacks[i].cause != NCAUSES - 1)
+		if (p->stacks[i].cause != NCAUSES - 1 || !is_sample(&p->stacks[i]))
 			continue;
 		for (at = nr; at && p->stacks[best[at - 1]].nr < p->stacks[i].nr; at--)
 			;
@@ -181,6 +278,20 @@ static void print_unmatched(const struct prices *p)
 		printf("%8d %s\n", p->stacks[best[i]].nr, p->stacks[best[i]].text + 2);
 }
 
+/* What else was counted. */
+static void print_rates(const struct prices *p, long long all, FILE *out, const char *end)
+{
+	fprintf(out, "meanwhile, per second: %s pages migrated, %s huge pages split",
+		brief(p->migrated / p->seconds), brief(p->split / p->seconds));
+	if (!strcmp(p->arch, "x86_64"))
+		fprintf(out, ", %s CPUs interrupted by flushes", brief(p->interrupts / p->seconds));
+	if (p->remote >= 0)
+		fprintf(out, ", %s flushes of other CPUs", brief(p->remote / p->seconds));
+	fputs(end, out);
+	if (p->spread >= 0.01 && !isnan(all_flushes(p, all)))
+		fprintf(out, "flushes/s are from windows: +- %.0f %%%s", 100 * p->spread, end);
+}
+
 static void print_text(const struct prices *p, long long all)
 {
 	char text[1200];
@@ -188,23 +299,22 @@ static void print_text(const struct prices *p, long long all)
 
 	heading(p, all, text, sizeof(text));
 	print_wrapped(text);
-	printf("%-24s %8s %7s %10s %8s  %s\n", "cause", "ms/s", "+-", "of machine", "samples",
-	       "tlb-rs could take (a bound)");
+	printf("%-24s %8s %7s %10s %9s %8s  %s\n", "cause", "ms/s", "+-", "of machine",
+	       "flushes/s", "us each", "tlb-rs could take (a bound)");
 	for (i = 0; i < NCAUSES; i++) {
 		c = order[i];
 		if (!count[c])
 			continue;
-		printf("%-24s %8s %7s %8.3f %% %8lld  %s\n", causes[c].name,
+		printf("%-24s %8s %7s %8.3f %% %9s %8s  %s\n", causes[c].name,
 		       brief(ms_per_second(p, count[c])), brief(interval(p, count[c])),
-		       ms_per_second(p, count[c]) / 10 / p->cpus, count[c], saver(p, c));
+		       ms_per_second(p, count[c]) / 10 / p->cpus, brief(flushes_of(p, c)),
+		       brief(us_each(p, c)), saver(p, c));
 	}
-	printf("%-24s %8s %7s %8.3f %% %8lld\n", "all flushes", brief(ms_per_second(p, all)),
-	       brief(interval(p, all)), ms_per_second(p, all) / 10 / p->cpus, all);
-	printf("meanwhile, per second: %s pages migrated, %s huge pages split",
-	       brief(p->migrated / p->seconds), brief(p->split / p->seconds));
-	if (!strcmp(p->arch, "x86_64"))
-		printf(", %s CPUs interrupted by flushes", brief(p->interrupts / p->seconds));
-	putchar('\n');
+	printf("%-24s %8s %7s %8.3f %% %9s %8s\n", "all flushes",
+	       brief(ms_per_second(p, all)), brief(interval(p, all)),
+	       ms_per_second(p, all) / 10 / p->cpus, brief(all_flushes(p, all)),
+	       brief(us_of_all(p, all)));
+	print_rates(p, all, stdout, "\n");
 	print_unmatched(p);
 }
 
@@ -228,6 +338,9 @@ static void print_json(const struct prices *p, long long all)
 	printf(",\"throttled\":%lld,\"flush_samples\":%lld", p->throttled, all);
 	print_number("unmatched", all ? (double)count[NCAUSES - 1] / all : 0);
 	print_number("ms_per_s", ms_per_second(p, all));
+	print_number("flushes_per_s", all_flushes(p, all));
+	print_number("us_each", us_of_all(p, all));
+	print_number("spread_of_flushes", p->spread);
 	printf(",\"heading\":\"%s\",\"causes\":[", text);
 	for (i = 0; i < NCAUSES && count[order[i]]; i++) {
 		c = order[i];
@@ -235,6 +348,8 @@ static void print_json(const struct prices *p, long long all)
 		printf(",\"samples\":%lld", count[c]);
 		print_number("ms_per_s", ms_per_second(p, count[c]));
 		print_number("interval", interval(p, count[c]));
+		print_number("flushes_per_s", flushes_of(p, c));
+		print_number("us_each", us_each(p, c));
 		print_number("could", could(p, c));
 		printf(",\"saver\":\"%s\"}", saver(p, c));
 	}
@@ -286,7 +401,7 @@ static void html_over_time(const struct prices *p, FILE *out)
 	memset(sum, 0, sizeof(sum));
 	for (i = 0; i < p->nr_stacks; i++) {
 		s = &p->stacks[i];
-		for (k = 0; k < s->seconds; k++) {
+		for (k = 0; k < s->seconds && is_sample(s); k++) {
 			at = s->when[k].second < last ? s->when[k].second : last;
 			at = (long long)at * bins / (last + 1);
 			sum[at][colour_of(s->cause)] += s->when[k].nr * p->period_us / 1000 *
