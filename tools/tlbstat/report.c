@@ -84,15 +84,24 @@ static void print_sparklines(void)
 #define AXIS			"<path d=\"M0 %dh%d\" stroke=\"#ddd\"/>"
 #define LABEL			"<text x=\"%d\" y=\"%d\" text-anchor=\"%s\">%s%s</text>\n"
 
+/* Between two lines of a scale, of which there are about four: 1, 2 or 5 times a power of ten. */
+double scale_step(double high)
+{
+	double power = pow(10, floor(log10(high / 4))), of = high / 4 / power;
+
+	return power * (of > 5 ? 10 : of > 2 ? 5 : of > 1 ? 2 : 1);
+}
+
 static void svg_axis(FILE *out, int *panel, const char *group, const char *title, double high)
 {
-	int i;
+	int i, at;
 
 	fprintf(out, "<g transform=\"translate(70,%d)\">\n", 60 + PANEL * (*panel)++);
 	fprintf(out, "<text y=\"-10\">%s %s</text>\n", group, title);
-	for (i = 0; i <= 4; i++) {
-		fprintf(out, AXIS, HIGH - HIGH * i / 4, WIDE);
-		fprintf(out, LABEL, -8, HIGH - HIGH * i / 4 + 4, "end", brief(high * i / 4), "");
+	for (i = 0; i * scale_step(high) <= high; i++) {
+		at = HIGH - HIGH * i * scale_step(high) / high;
+		fprintf(out, AXIS, at, WIDE);
+		fprintf(out, LABEL, -8, at + 4, "end", brief(i * scale_step(high)), "");
 	}
 }
 
@@ -109,8 +118,9 @@ static void svg_line(FILE *out, int *panel, int c)
 	snprintf(title, sizeof(title), "%s: %s%s", columns[c].name, columns[c].help,
 		 columns[c].kind == RATE ? ", per second" : "");
 	svg_axis(out, panel, columns[c].group, title, high);
-	for (i = 0; i <= 4; i++)
-		fprintf(out, LABEL, WIDE * i / 4, HIGH + 16, "middle", brief(end * i / 4), " s");
+	for (i = 0; i * scale_step(end) <= end; i++)
+		fprintf(out, LABEL, (int)(WIDE * i * scale_step(end) / end), HIGH + 16, "middle",
+			brief(i * scale_step(end)), " s");
 	fputs("<path fill=\"none\" stroke=\"#0072b2\" stroke-width=\"2\" ", out);
 	fputs("stroke-linecap=\"round\" d=\"", out);
 	for (i = 0; i < n; i++) {

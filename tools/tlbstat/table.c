@@ -414,10 +414,17 @@ static void html_over_time(const struct prices *p, FILE *out)
 		high = fmax(high, all);
 	}
 	fprintf(out, "<h2>ms per second, over %.1f s</h2>\n", p->seconds);
-	fprintf(out, "<svg width=\"%d\" height=\"%d\">\n", WIDE + 80, HIGH + 30);
-	for (i = 0; i <= 4; i++)
-		fprintf(out, "<text x=\"65\" y=\"%d\" text-anchor=\"end\">%s</text>\n",
-			HIGH - HIGH * i / 4 + 14, brief(high * i / 4));
+	fprintf(out, "<svg width=\"%d\" height=\"%d\">\n", WIDE + 100, HIGH + 40);
+	for (at = 0; high > 0 && at * scale_step(high) <= high; at++) {
+		base = 10 + HIGH - at * scale_step(high) / high * HIGH;
+		fprintf(out, "<path d=\"M70 %.1fh%d\" stroke=\"#ddd\"/>", base, WIDE);
+		fprintf(out, "<text x=\"62\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", base + 5,
+			brief(at * scale_step(high)));
+	}
+	for (at = 0; at * scale_step(p->seconds) <= p->seconds; at++)
+		fprintf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s s</text>\n",
+			70 + WIDE * at * scale_step(p->seconds) / (last + 1), HIGH + 30,
+			brief(at * scale_step(p->seconds)));
 	for (i = 0; i < bins && high > 0; i++) {
 		for (k = 0, base = 0; k < COLOURS; k++, base += part) {
 			part = sum[i][k] / high * HIGH;
@@ -430,28 +437,41 @@ static void html_over_time(const struct prices *p, FILE *out)
 	fputs("</svg>\n", out);
 }
 
-static void html_causes(const struct prices *p, FILE *out)
+#define CELL			"<td class=\"n\">%s"
+
+static void html_causes(const struct prices *p, long long all, FILE *out)
 {
 	double most = ms_per_second(p, count[order[0]]) + interval(p, count[order[0]]), ms, half;
 	int i, c;
 
-	fputs("<h2>Causes</h2>\n"
-	      "<table><tr><th>cause<th>ms per second<th>95 % interval<th>samples<th>\n"
-	      "<th>tlb-rs could take (a bound)</tr>\n", out);
+	fputs("<table><tr><th>cause<th><th class=\"n\">ms/s<th class=\"n\">95 % interval\n"
+	      "<th class=\"n\">of machine<th class=\"n\">samples<th class=\"n\">flushes/s\n"
+	      "<th class=\"n\">us each<th>tlb-rs could take (a bound)</tr>\n", out);
 	for (i = 0; i < NCAUSES && count[order[i]]; i++) {
 		c = order[i];
 		ms = ms_per_second(p, count[c]);
 		half = interval(p, count[c]);
-		fprintf(out, "<tr><td>%s<td>%s<td>%s to %s<td>%lld", causes[c].name, brief(ms),
-			brief(fmax(ms - half, 0)), brief(ms + half), count[c]);
-		fputs("<td><svg width=\"204\" height=\"14\">", out);
+		fprintf(out, "<tr><td>%s<td>", causes[c].name);
+		fputs("<svg width=\"204\" height=\"14\">", out);
 		fprintf(out, RECT, 0.0, 0.0, 200 * ms / most, 14.0,
 			colours[i < COLOURS ? i : COLOURS - 1]);
 		fprintf(out, "<path d=\"M%.1f 7H%.1f\" stroke=\"black\"/></svg>",
 			200 * fmax(ms - half, 0) / most, 200 * (ms + half) / most);
-		fprintf(out, "<td>%s</tr>\n", saver(p, c));
+		fprintf(out, CELL "<td class=\"n\">%s to %s", brief(ms), brief(fmax(ms - half, 0)),
+			brief(ms + half));
+		fprintf(out, "<td class=\"n\">%.3f %%<td class=\"n\">%lld", ms / 10 / p->cpus,
+			count[c]);
+		fprintf(out, CELL CELL "<td>%s</tr>\n", brief(flushes_of(p, c)),
+			brief(us_each(p, c)), saver(p, c));
 	}
-	fputs("</table>\n", out);
+	ms = ms_per_second(p, all);
+	half = interval(p, all);
+	fputs("<tr class=\"all\"><td>all flushes<td>", out);
+	fprintf(out, CELL "<td class=\"n\">%s to %s", brief(ms), brief(fmax(ms - half, 0)),
+		brief(ms + half));
+	fprintf(out, "<td class=\"n\">%.3f %%<td class=\"n\">%lld", ms / 10 / p->cpus, all);
+	fprintf(out, CELL CELL "<td></tr>\n</table>\n", brief(all_flushes(p, all)),
+		brief(us_of_all(p, all)));
 }
 
 void write_html(struct prices *p, const char *name)
@@ -464,12 +484,18 @@ void write_html(struct prices *p, const char *name)
 		err(FAILURE, "%s", name);
 	heading(p, all, text, sizeof(text));
 	fputs("<!DOCTYPE html>\n<html><head><meta charset=\"utf-8\"><title>tlbstat price</title>\n"
-	      "<style>body{font:14px sans-serif;margin:2em}\n"
-	      "td,th{text-align:left;padding:2px 10px}</style>\n"
+	      "<style>body{font:14px sans-serif;margin:2em;color:#222}p{max-width:60em}\n"
+	      "table{border-collapse:collapse}td,th{text-align:left;padding:3px 10px}\n"
+	      "td{border-top:1px solid #ddd}.n{text-align:right;white-space:nowrap}\n"
+	      "td:first-child{white-space:nowrap}\n"
+	      "tr.all td{border-top:2px solid #888;font-weight:bold}</style>\n"
 	      "</head><body><h1>What TLB flushes cost</h1>\n", out);
 	fprintf(out, "<p>%s</p>\n", text);
 	if (all) {
-		html_causes(p, out);
+		html_causes(p, all, out);
+		fputs("<p>", out);
+		print_rates(p, all, out, "<br>\n");
+		fputs("</p>\n", out);
 		html_over_time(p, out);
 	} else {
 		fputs("<p>No sample was in a flush.</p>\n", out);

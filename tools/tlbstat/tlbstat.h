@@ -113,6 +113,7 @@ void print_block(const struct sample *sum, double seconds, const char *what);
 /* report.c: what was recorded, as text and plots */
 
 void failed_output(const char *name);
+double scale_step(double high);
 int report(const char *name, const char *svg);
 
 /* run.c: signals, commands that it runs, and arguments */
