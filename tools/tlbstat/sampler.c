@@ -115,7 +115,7 @@ bool open_sampler(struct prices *p, int pages, double period_us, char *wrong, si
 		attr.type = PERF_TYPE_SOFTWARE;
 		attr.config = PERF_COUNT_SW_CPU_CLOCK;
 		/* No multiple of a tick's period, with which it would keep step. */
-		attr.sample_period = period_us ? period_us * 1000 : 999979;
+		attr.sample_period = period_us ? period_us * 1000 : 1999979;
 		p->period_us = attr.sample_period / 1000.0;
 		snprintf(p->event, sizeof(p->event), "cpu-clock");
 		ring_pages = pages;

@@ -508,6 +508,15 @@ class Live(Case):
         self.assertEqual(max(causes, key=causes.get), "mprotect")
         self.assertLess(got["unmatched"], 0.05)
 
+    def test_flushes_are_counted(self):
+        out = self.live("record", "-o", "live", "--", "./tlb_load", "rate", "4")
+        load = json.loads(out.splitlines()[-1])
+        got = json.loads(self.live("report", "--json", "live"))
+        if got["flushes_per_s"] is None:
+            self.skipTest(got["heading"])
+        # More are lost where others take the CPUs.
+        self.assertTrue(0.4 < got["flushes_per_s"] / (load["rounds"] / load["seconds"]) < 2.5, (load, got))
+
     def test_flushes_without_a_tracepoint(self):
         """Samples are there, and no figure of flushes."""
         self.root = write(self.tmp / "root", {

@@ -137,7 +137,7 @@ static const char usage[] =
 "\n"
 "doctor says what this machine is, what may be measured on it, and what can matter; without root.\n"
 "price samples where the kernel waits for flushes (root), and prints ms per second by cause:\n"
-"  -p, --period US    between two samples of a CPU (1000, or 300000 cycles)\n"
+"  -p, --period US    between two samples of a CPU (2000, or 300000 cycles)\n"
 "      --ring PAGES   for samples of a CPU (128)\n"
 "  -o, --output FILE  of price record (tlbstat.price; -: standard output)\n"
 "      --html FILE    of price report: one page with plots (-: instead of the text)\n"

@@ -333,13 +333,55 @@ static long load_vfree(void)
 	return rounds;
 }
 
+static void work_for(long n)
+{
+	while (n-- > 0)
+		__asm__ volatile("" ::: "memory");
+}
+
+#define ROUND_US		10	/* 100,000 flushes in a second of a CPU */
+
+/*
+ * Work with a flush each ten microseconds, for what measuring costs: a line each half second has
+ * rounds, and the CPU time of this thread, in which interrupts are, too.
+ */
+static long load_rate(void)
+{
+	char *p = map(page, 0);
+	double next = now() + 0.5, with, spent;
+	long rounds = 0, work;
+	int i;
+
+	/* Alone: with another thread the price of a flush would depend on whether that runs. */
+	pin(0);
+	*p = 1;
+	with = change_protection(p) / 100;
+	spent = cpu_seconds();
+	work_for(10000000);
+	work = (ROUND_US / 1e6 - with) * 1e7 / (cpu_seconds() - spent);
+	while (now() < deadline) {
+		for (i = 0; i < 100; i++) {
+			mprotect(p, page, i & 1 ? PROT_READ | PROT_WRITE : PROT_READ);
+			work_for(work);
+		}
+		rounds += 100;
+		if (now() < next)
+			continue;
+		spent = cpu_seconds();
+		printf("{\"rounds\":%ld,\"cpu_s\":%.6f}\n", rounds, spent);
+		fflush(stdout);
+		next += 0.5;
+	}
+	return rounds;
+}
+
 static const struct {
 	const char *name;
 	long (*run)(void);
 } loads[] = {
 	{ "mprotect", load_mprotect }, { "split", load_split }, { "move_pages", load_move_pages },
 	{ "compact", load_compact }, { "msync", load_msync }, { "fork", load_fork },
-	{ "vfree", load_vfree },
+	{ "vfree", load_vfree }, { "rate", load_rate },
 };
 
 int main(int argc, char **argv)
