@@ -83,9 +83,10 @@ static double cost(void)
 	munmap(pages, 4 * page_size);
 	qsort(with, i, sizeof(*with), by_size);
 	qsort(without, i, sizeof(*without), by_size);
-	if (i < LEAST_BATCHES || with[i * 3 / 4] > 3 * with[i / 10])
+	if (i < LEAST_BATCHES || with[i * 3 / 4] > 3 * with[i / 10] ||
+	    with[i / 10] <= without[i / 10])
 		return NAN;
-	return fmax(0, with[i / 10] - without[i / 10]);
+	return with[i / 10] - without[i / 10];
 }
 
 /* Of a flush on this CPU alone, and with another one that runs the same process. */

@@ -93,7 +93,7 @@ bool open_sampler(struct prices *p, int pages, double period_us, char *wrong, si
 		.config = PERF_COUNT_HW_CPU_CYCLES, .disabled = 1, .exclude_user = 1,
 		.exclude_guest = 1, .exclude_callchain_user = 1, .sample_max_stack = DEPTH,
 		.sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_CALLCHAIN,
-		.sample_period = CYCLES,
+		.sample_period = CYCLES, .read_format = PERF_FORMAT_TOTAL_TIME_ENABLED,
 	};
 	double ns = ns_per_cycle();
 	int i;
@@ -166,6 +166,15 @@ void drain_sampler(struct prices *p, int second)
 		p->lost += drain_ring(p, &rings[i], second, add_sample);
 }
 
+/* An event does not come back with a CPU that was off for a while. */
+static bool was_off(const struct ring *r, double seconds)
+{
+	uint64_t value[2];
+
+	return read(r->fd, value, sizeof(value)) != sizeof(value) ||
+	       value[1] / 1e9 < 0.95 * seconds - 0.1;
+}
+
 void close_sampler(struct prices *p)
 {
 	static int now[4096];
@@ -176,5 +185,7 @@ void close_sampler(struct prices *p)
 	drain_sampler(p, p->seconds);
 	nr = nr < ARRAY_SIZE(now) ? nr : ARRAY_SIZE(now);
 	p->hotplugged = nr != nr_cpus || memcmp(now, cpus, nr * sizeof(*now));
+	for (i = 0; i < nr_rings; i++)
+		p->hotplugged |= was_off(&rings[i], p->seconds);
 	forget_rings();
 }

@@ -2,6 +2,7 @@
 """Tests of tlbstat price: recorded chains, what is printed of them, and what happens where there are no samples."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -379,6 +380,35 @@ class Symbols(unittest.TestCase):
         self.assertEqual(self.ask("x", 0xffffffff81000020, symbols=text), "w flush_tlb_mm_range")
 
 
+ASK_SAMPLER = """
+#include "sampler.c"
+static struct prices p;
+int main(int argc, char **argv)
+{
+	/* ip, number of addresses, addresses */
+	uint64_t none[] = { 0xffffffff81000004, 0 }, user[] = { 0x400000, 0 }, cut[] = { 0xffffffff81000004, 9, 1 };
+	uint64_t marks[] = { 0xffffffff81000004, 3, (uint64_t)-128, 0xffffffff81000004, 0xffffffff81000404 };
+	static uint64_t deep[1002];
+	int i;
+
+	root = argv[argc - 1];
+	deep[1] = 1000;
+	for (i = 2; i < 1002; i++)
+		deep[i] = 0xffffffff81000004;
+	if (read_symbols() || !choose_flush_functions(false))
+		return 1;
+	add_sample(&p, none, 2, 0);
+	add_sample(&p, user, 2, 0);
+	add_sample(&p, cut, 3, 0);
+	add_sample(&p, marks, 0, 0);
+	add_sample(&p, marks, 5, 0);
+	add_sample(&p, deep, 1002, 0);
+	printf("%lld %lld\\n", p.samples, p.chainless);
+	for (i = 0; i < p.nr_stacks; i++)
+		printf("%d %.60s\\n", p.stacks[i].nr, p.stacks[i].text);
+	return 0;
+}
+"""
 ASK_COUNTS = """
 #include "counts.c"
 int online_cpus(int *list, int room) { return *list = 0, room > 0; }
@@ -428,6 +458,12 @@ class Records(unittest.TestCase):
             p = subprocess.run([tmp / "ask", *words, tmp / "root"], capture_output=True, text=True, check=True)
         return p.stdout.splitlines()
 
+    def test_chains_that_are_empty_or_cut_off(self):
+        """An empty one counts by its address, and is told; what is cut off is a sample, and no flush."""
+        got = self.ask(ASK_SAMPLER, SYMBOLS, others=["cpus"])
+        self.assertEqual(got, ["6 1", "1 w flush_tlb_mm_range", "1 w flush_tlb_mm_range;exit_mmap",
+                               "1 " + ("w " + 48 * "flush_tlb_mm_range;")[:60]])
+
     def test_events(self):
         """A flush each: not again on the CPU that sent it to others, too."""
         at = SYMBOLS | {"native_flush_tlb_multi": 0xffffffff82000000, "smp_call_function_many_cond": 0xffffffff82000400,
@@ -442,6 +478,24 @@ class Records(unittest.TestCase):
             "2 e native_flush_tlb_multi;flush_tlb_mm_range;exit_mmap exit", "1 e flush_tlb_func;flush_tlb_mm_range;exit_mmap exit",
             "40 c native_flush_tlb_multi;flush_tlb_mm_range;exit_mmap exit", "20 c flush_tlb_func;flush_tlb_mm_range;exit_mmap exit",
             "0.100"])
+
+
+# A clock that only mprotect() moves: by as much as the test wants for a page that was touched, and by a microsecond else.
+ASK_COST = """
+#define seconds_of clock_of_the_test
+#define mprotect mprotect_of_the_test
+#include "calibrate.c"
+static double t, touched;
+double seconds_of(clockid_t id) { return t + 0 * id; }
+int mprotect(void *p, size_t size, int how) { t += ((char *)p)[size] ? touched : 1e-6; return 0 * how; }
+int main(int argc, char **argv)
+{
+	page_size = 4096;
+	touched = atof(argv[argc - 2]);
+	printf("%.3f\\n", cost());
+	return 0;
+}
+"""
 
 
 class NoSamples(Case):
@@ -471,6 +525,13 @@ class NoSamples(Case):
         self.assertEqual(p.returncode, 1)
         self.assertIn("no samples: this kernel has none of the functions", p.stderr)
 
+    def test_cost_of_a_flush(self):
+        """Of two calls each; none, if the page that is flushed takes no longer than the other one."""
+        ask = Records.ask
+        for touched, cost in (("3e-6", 4), ("1e-6", None), ("5e-7", None)):
+            got = float(ask(self, ASK_COST, SYMBOLS, touched, others=["run"])[0])
+            self.assertTrue(math.isnan(got) if cost is None else abs(got - cost) < 0.01, (touched, got))
+
     def test_json(self):
         got = json.loads(self.price("--json", files={"proc/sys/kernel/arch": "x86_64\n"}))
         self.assertEqual((got["tlbstat_price_by_counters"], got["arch"]), (1, "x86_64"))
@@ -481,6 +542,34 @@ class NoSamples(Case):
             p = subprocess.run([self.tmp / "tlbstat", "price", "--root", self.root, "0.1"], stdout=full, stderr=subprocess.PIPE,
                                text=True, env=self.env, check=False, timeout=60)
         self.assertEqual(p.returncode, 1)
+
+
+# Children that end with it.
+MANY = """
+#include <signal.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+int main(void)
+{
+	int i, pid;
+
+	for (i = 0; i < 10000; i++) {
+		pid = fork();
+		if (pid < 0)
+			break;
+		if (!pid) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			while (1)
+				pause();
+		}
+	}
+	printf("%d\\n", i);
+	fflush(stdout);
+	while (1)
+		pause();
+}
+"""
 
 
 class Live(Case):
@@ -534,6 +623,33 @@ class Live(Case):
         got = json.loads(out.splitlines()[-1])
         self.assertGreater(got["lost"], 0)
         self.assertIn("LOST: all figures are too low by", got["heading"])
+
+    def test_no_pmu(self):
+        """The timer of the software is taken instead, and that is said."""
+        self.env = self.env | {"NO_PMU": "1"}
+        got = json.loads(self.live("--json", "0.3"))
+        self.assertEqual((got["event"], got["period_us"]), ("cpu-clock", 1999.979))
+        self.assertIn("there is no counter of cycles", got["heading"])
+
+    @unittest.skipIf(os.getuid(), "only root becomes somebody else")
+    def test_without_root(self):
+        p = subprocess.run([self.tmp / "tlbstat", "price", "0.2"], capture_output=True, text=True, check=True, env=self.env,
+                           timeout=60, user=65534)
+        self.assertRegex(p.stdout, r"\ALinux .*, NO SAMPLES: (kptr_restrict hides|samples need root)")
+
+    def test_ten_thousand_processes(self):
+        """Their number does not matter: events are of CPUs."""
+        (self.tmp / "many.c").write_text(MANY)
+        subprocess.run(["gcc", "-O1", "-static", "-o", self.tmp / "many", self.tmp / "many.c"], check=True)
+        p = subprocess.Popen([self.tmp / "many"], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(p.stdout.close)
+        self.addCleanup(p.wait)
+        self.addCleanup(p.kill)
+        if p.stdout.readline() != "10000\n":
+            self.skipTest("this machine does not allow so many")
+        got = json.loads(self.live("--json", "--", "./tlb_load", "mprotect", "2").splitlines()[-1])
+        self.assertEqual(got["lost"], 0)
+        self.assertIn("mprotect", [c["cause"] for c in got["causes"]])
 
     def test_signal_ends_it(self):
         p = subprocess.Popen([self.tmp / "tlbstat", "price", "60"], stdout=subprocess.PIPE, text=True, env=self.env)

@@ -208,6 +208,18 @@ wait
 """ for load in PRICED), """
 tlbstat ab -n 2 -w 0.5 --json -- tlb_load move_pages 120
 echo "{\\"switch\\":$(cat /proc/sys/vm/tlb_batch)}"
+tlbstat price record -o /tmp/hotplug 2 & price=$!
+sleep 0.7
+echo 0 > /sys/devices/system/cpu/cpu1/online
+sleep 0.3
+echo 1 > /sys/devices/system/cpu/cpu1/online
+wait $price
+tlbstat price report --json /tmp/hotplug | sed 's/tlbstat_price/hotplug/'
+echo 3 > /proc/sys/kernel/perf_event_paranoid
+echo '{"paranoid":3}'
+tlbstat price --json 0.3 | sed 's/tlbstat_price/as_root/'
+echo 2 > /proc/sys/kernel/kptr_restrict
+tlbstat price --json 0.3
 """])
 
 
@@ -235,6 +247,12 @@ def priced(suite, arch):
     pages = ab.get("tlb_batch_pages", {"off": -1, "on": -1})
     suite.check(f"{arch} tlbstat ab sees that vm.tlb_batch batches", 0 <= 10 * pages["off"] < pages["on"], f"{pages}")
     suite.check(f"{arch} tlbstat ab sees the cause", "ms_per_s.migration: syscall" in ab)
+    hotplug, root, hidden = (next((r for r in result.records if key in r), {}) for key in
+                             ("hotplug", "as_root", "tlbstat_price_by_counters"))
+    suite.check(f"{arch} tlbstat price says that a CPU was off for a while", "CPUs went on- or offline" in hotplug.get("heading", ""))
+    suite.check(f"{arch} tlbstat price takes samples as root with perf_event_paranoid=3", root.get("samples", 0) > 0)
+    suite.check(f"{arch} tlbstat price has counters with kptr_restrict=2, and says why",
+                "kptr_restrict hides addresses" in hidden.get("why", ""))
     suite.check(f"{arch} tlbstat ab sets the switch as it was", {"switch": 1} in result.records)
 
 
