@@ -137,6 +137,12 @@ check "fio writes beside fsync()" write stores
 check "the disk has what memory had" on_disk
 check "fio finds its blocks" verify random
 check "fio finds its blocks that were written beside fsync()" verify stores --section=stores
+echo 1 > /proc/sys/vm/tlb_batch_writeback
+check "fio writes at random, several folios are cleaned at once" write random
+check "fio writes beside fsync(), several folios are cleaned at once" write stores
+check "the disk has what memory had then" on_disk
+check "fio finds its blocks then" verify random
+echo 0 > /proc/sys/vm/tlb_batch_writeback
 check "fio sees that a block is corrupted" corrupted
 check "without the rule stores of mkclean the disk has something else" lost
 echo "1..$n"
