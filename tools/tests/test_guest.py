@@ -201,6 +201,16 @@ class Machine(unittest.TestCase):
             with self.assertRaises(guest.GuestError):
                 guest.numa(*bad)
 
+    def test_tiers(self):
+        words = " ".join(guest.numa("1G", 4, 1, 1, True))
+        self.assertEqual(re.findall(r"nodeid=(\d)\S*,initiator=(\d)", words), [("0", "0"), ("1", "0")])
+        self.assertEqual(re.findall(r"initiator=(\d),target=(\d),hierarchy=memory,data-type=access-(\w+),\3=(\w+)", words),
+                         [("0", "0", "latency", "10"), ("0", "0", "bandwidth", "20G"),
+                          ("0", "1", "latency", "40"), ("0", "1", "bandwidth", "5G")])
+        self.assertNotIn("hmat", " ".join(guest.numa("1G", 4, 1, 1)))
+        with self.assertRaises(guest.GuestError):
+            guest.machine(__file__, "arm64", nodes=1, cpuless=1, tiers=True)
+
     def test_qemu_missing(self):
         for arch, package in (("arm64", "qemu-system-arm"), ("x86_64", "qemu-system-x86")):
             path, err = os.environ["PATH"], io.StringIO()

@@ -134,8 +134,19 @@ def make_disk(path, length="256M", contents=None, features=None, fs="ext4"):
     return Path(path)
 
 
-def numa(mem, smp, nodes, cpuless):
-    """QEMU arguments that split the memory over all nodes, CPUs over `nodes`."""
+# How far memory is from a CPU, and how fast: of a node with CPUs, and of one without. Else one tier has both.
+HMAT = (("latency", ("10", "40")), ("bandwidth", ("20G", "5G")))
+
+
+def hmat(nodes, cpuless):
+    """QEMU arguments that tell the kernel of two tiers: nodes that have no CPUs are the slow one."""
+    return [word for cpus in range(nodes) for memory in range(nodes + cpuless) for what, values in HMAT
+            for word in ("-numa", f"hmat-lb,initiator={cpus},target={memory},hierarchy=memory,data-type=access-{what},"
+                                  f"{what}={values[memory >= nodes]}")]
+
+
+def numa(mem, smp, nodes, cpuless, tables=False):
+    """QEMU arguments that split the memory over all nodes, CPUs over `nodes`; with tables, see hmat()."""
     total = nodes + cpuless
     if nodes < 1 or smp < nodes:
         raise GuestError(f"{smp} CPUs cannot be split over {nodes} nodes")
@@ -152,9 +163,11 @@ def numa(mem, smp, nodes, cpuless):
             count = smp // nodes + (node < smp % nodes)
             spec += f",cpus={first}-{first + count - 1}"
             first += count
+        if tables:
+            spec += f",initiator={node if node < nodes else 0}"
         arguments += ["-object", f"memory-backend-ram,id=mem{node},size={amount}M,reserve=off",
                       "-numa", spec]
-    return arguments
+    return arguments + (hmat(nodes, cpuless) if tables else [])
 
 
 def qemu_version(qemu):
@@ -173,7 +186,7 @@ def threads_of(qemu, arch):
 
 
 def machine(kernel, arch, cpu="max", smp=4, mem="2G", nodes=2, cpuless=0, append="", threads=None,
-            mte=False, gic=3):
+            mte=False, gic=3, tiers=False):
     """The command line up to the devices; raises if QEMU or a file is missing."""
     program, package = QEMU[arch]
     qemu = shutil.which(program)
@@ -188,11 +201,14 @@ def machine(kernel, arch, cpu="max", smp=4, mem="2G", nodes=2, cpuless=0, append
         # paging for a wild one if an interrupt comes, in stock 7.3.4 too.
         cpu = "max,la57=off"
     smp, nodes = int(smp), int(nodes)
-    memory = numa(mem, smp, nodes, int(cpuless))
+    if tiers and arch != "x86_64":
+        raise GuestError(f"no table of tiers on {arch}: tlb_slow_nodes= on the command line, of an image that has it")
+    memory = numa(mem, smp, nodes, int(cpuless), tiers)
     # CPUs of different nodes must not share a socket's cache.
     sockets = smp if smp % nodes else nodes
     return [qemu, "-machine", MACHINE[arch].format(gic=gic), "-cpu", cpu,
             *(("-machine", "mte=on") if mte and arch == "arm64" else ()),
+            *(("-machine", "hmat=on") if tiers else ()),
             "-accel", f"tcg,thread={threads or threads_of(qemu, arch)}",
             *memory, "-smp", f"{smp},sockets={sockets}",
             "-kernel", str(kernel), "-no-reboot", "-nodefaults", "-display", "none",
@@ -395,7 +411,7 @@ def read_meter(path, result, oracle):
 
 def boot(kernel, arch, job=None, initrd=None, cpu="max", smp=4, mem="2G", nodes=2, cpuless=0,
          disk=None, swap=False, append="", meter=False, oracle=False, timeout=300, log=None,
-         env=None, files=None, stream=None, allow=(), threads=None, mte=False, gic=3):
+         env=None, files=None, stream=None, allow=(), threads=None, mte=False, gic=3, tiers=False):
     """Boot, wait for the end, judge.
 
     job: shell text, or the path of a script; or initrd: an initramfs of one's own.
@@ -407,6 +423,7 @@ def boot(kernel, arch, job=None, initrd=None, cpu="max", smp=4, mem="2G", nodes=
     env, files: variables for the job; {path in the guest: file} added to the initramfs.
     threads: "multi" or "single", of QEMU's vCPUs (default: see threads_of()).
     mte: memory tags, of an arm64 CPU that has them. gic: version of its interrupt controller.
+    tiers: x86_64: ACPI says that nodes without CPUs are slower (HMAT).
     log: file for the console. stream: binary file that the console is copied to, live.
     allow: regular expressions of kernel reports (and failed KUnit cases) to accept.
     """
@@ -417,7 +434,7 @@ def boot(kernel, arch, job=None, initrd=None, cpu="max", smp=4, mem="2G", nodes=
         tmp = Path(name)
         extra, words = devices(arch, tmp, disk, swap)
         command = machine(kernel, arch, cpu, smp, mem, nodes, cpuless, f"{words} {append}".strip(),
-                          threads, mte, gic)
+                          threads, mte, gic, tiers)
         command += extra + ["-serial", "stdio"]
         if initrd:
             if not Path(initrd).is_file():
@@ -493,6 +510,7 @@ def parse(argv):
         sub.add_argument("--threads", choices=("multi", "single"), help="of QEMU's vCPUs")
         sub.add_argument("--gic", type=int, choices=(2, 3), default=3, help="version, arm64")
         sub.add_argument("--mte", action="store_true", help="memory tags, arm64")
+        sub.add_argument("--tiers", action="store_true", help="nodes without CPUs are slower (HMAT), x86_64")
         sub.add_argument("--meter", action="store_true", help="count TLB maintenance")
         sub.add_argument("--oracle", action="store_true", help="look for stale translations")
         sub.add_argument("--timeout", type=float, default=300 if name == "boot" else None)
