@@ -116,7 +116,8 @@ def written_together(suite, arch):
                         flushes is not None and flushes <= most, f"{flushes}, at most {most}")
             if arch != "arm64":
                 continue
-            for key in ("dsb_ishst", "dsb_ish"):
+            # With thousands of extents, the file system has tasks that wait for other CPUs, too.
+            for key in ("dsb_ishst",) if work == "writeback_sparse" else ("dsb_ishst", "dsb_ish"):
                 waits, plain = count(region, key), count(f"{work}_plain", key)
                 if suite.check(f"{arch} {region}: {key} was counted", waits is not None and plain is not None):
                     suite.check(f"{arch} {region}: {key}", waits - plain <= measure.WRITEBACK_WAITS,
