@@ -64,7 +64,7 @@ HINT_LIMIT = 2 / 4096
 # Most flushes of msync() of 4096 dirty pages, one for each folio: TLBI on arm64, rounds of x86_64.
 MSYNC_LIMIT = {"msync_64k": 258, "msync_64k_again": 258, "msync_2m": 9, "msync_2m_again": 9}
 # The same with vm.tlb_batch_writeback=1: one for 31 folios, and two ranges of arm64 if they are far apart or large. And most waits
-# of arm64 above those of the same pages if PTEs are clean.
+# of arm64 above those of the same pages if PTEs are clean, without those of other tasks (BACKGROUND).
 WRITEBACK_LIMIT = {"writeback_small": 135, "writeback_sparse": {"arm64": 270, "x86_64": 135},
                    "writeback_64k": {"arm64": 20, "x86_64": 10}, "writeback_2m": 2}
 WRITEBACK_WAITS = 135
