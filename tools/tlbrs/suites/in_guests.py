@@ -208,12 +208,13 @@ wait
 """ for load in PRICED), """
 tlbstat ab -n 2 -w 0.5 --json -- tlb_load move_pages 120
 echo "{\\"switch\\":$(cat /proc/sys/vm/tlb_batch)}"
-tlbstat price record -o /tmp/hotplug 2 & price=$!
-sleep 0.7
-echo 0 > /sys/devices/system/cpu/cpu1/online
-sleep 0.3
-echo 1 > /sys/devices/system/cpu/cpu1/online
-wait $price
+tlbstat price record -o /tmp/hotplug 3 & price=$!
+while kill -0 $price 2>/dev/null; do
+    echo 0 > /sys/devices/system/cpu/cpu1/online
+    sleep 0.3
+    echo 1 > /sys/devices/system/cpu/cpu1/online
+    sleep 0.3
+done
 tlbstat price report --json /tmp/hotplug | sed 's/tlbstat_price/hotplug/'
 echo 3 > /proc/sys/kernel/perf_event_paranoid
 echo '{"paranoid":3}'
