@@ -16,7 +16,7 @@ const struct cause causes[NCAUSES] = {
 	{ "migration: compaction", "compact_zone* kcompactd* compact_node* kcompactd_do_work",
 	  512, false, "migrc never defers it: the page is wanted at once" },
 	{ "migration: demotion", "demote_folio_list shrink_folio_list shrink_page_list",
-	  512, false, "migrc never defers it: the page is wanted at once" },
+	  512, true, "by kswapd and memory.reclaim" },
 	{ "migration: NUMA", "migrate_misplaced_folio* migrate_misplaced_page*",
 	  512, false, "the hinting fault has flushed before" },
 	{ "migration: syscall", "*sys_move_pages *sys_migrate_pages *sys_mbind do_migrate_pages\n"

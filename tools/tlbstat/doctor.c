@@ -413,14 +413,16 @@ static const struct verdict {
 	  "no: there is one memory node, and nothing moves to another one" },
 	{ "migrc", migrc_off,
 	  "yes, but it is off: for memory that is only read while move_pages(),\n"
-	  "migrate_pages(), mbind(), cpusets or DAMON move it; vm.migrc_enable=1" },
+	  "migrate_pages(), mbind(), cpusets or DAMON move it, or kswapd and\n"
+	  "memory.reclaim demote it; vm.migrc_enable=1" },
 	{ "migrc", migrc_on,
 	  "yes, it is on: for memory that is only read while move_pages(),\n"
-	  "migrate_pages(), mbind(), cpusets or DAMON move it" },
+	  "migrate_pages(), mbind(), cpusets or DAMON move it, or kswapd and\n"
+	  "memory.reclaim demote it" },
 	{ "migrc", tiered,
-	  "only if move_pages(), migrate_pages(), mbind(), cpusets or DAMON move\n"
-	  "memory that is only read: demotion and promotion between the tiers never\n"
-	  "defer" },
+	  "only if kswapd or memory.reclaim demote memory that is only read, or\n"
+	  "move_pages(), migrate_pages(), mbind(), cpusets or DAMON move it: promotion\n"
+	  "and the demotions of direct reclaim never defer" },
 	{ "migrc", always,
 	  "only if move_pages(), migrate_pages(), mbind(), cpusets or DAMON move\n"
 	  "memory that is only read: compaction and NUMA balancing never defer" },

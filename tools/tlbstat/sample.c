@@ -350,14 +350,15 @@ static void read_vmemmap(struct sample *s)
 }
 
 /*
- * Migrations by reason, from a tracepoint of all kernels. The first three may be deferred: NUMA
- * balancing, too, but what it moves has been flushed before, for the hinting fault.
+ * Migrations by reason, from a tracepoint of all kernels. The first four may be deferred, but for
+ * the demotions of direct reclaim: NUMA balancing, too, but what it moves has been flushed before,
+ * for the hinting fault.
  */
-#define MAY_DEFER		3
+#define MAY_DEFER		4
 
 static const char * const reasons[] = {
-	"syscall_or_cpuset", "mempolicy_mbind", "damon", "numa_misplaced", "compaction",
-	"memory_failure", "memory_hotplug", "contig_range", "longterm_pin", "demotion", "other",
+	"syscall_or_cpuset", "mempolicy_mbind", "damon", "demotion", "numa_misplaced", "compaction",
+	"memory_failure", "memory_hotplug", "contig_range", "longterm_pin", "other",
 };
 
 static unsigned long long traced[ARRAY_SIZE(reasons)], trace_lost;

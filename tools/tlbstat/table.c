@@ -178,8 +178,8 @@ static const char *saver(const struct prices *p, int cause)
 	else
 		n = snprintf(text, sizeof(text), "nothing");
 	if (c->migrc)
-		snprintf(text + n, sizeof(text) - n, "; migrc%s, of memory that is only read",
-			 p->migrc > 0 ? " is on" : "");
+		snprintf(text + n, sizeof(text) - n, "; migrc%s, of memory that is only read%s%s",
+			 p->migrc > 0 ? " is on" : "", *c->why ? ", " : "", c->why);
 	else if (*c->why)
 		snprintf(text + n, sizeof(text) - n, "; %s", c->why);
 	return text;

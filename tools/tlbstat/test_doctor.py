@@ -161,7 +161,7 @@ class Doctor(Case):
                             ((one, on), "no: there is one"), (({"sys/devices/system/node/has_memory": None},), "unknown"),
                             ((off,), "yes, but it is off"), ((on,), "yes, it is on"), ((tiers, on), "yes, it is on")):
             self.expect(self.ask(SERVER, *files), migrc=says)
-        self.assertIn("demotion and promotion between the tiers", self.ask(SERVER, tiers)["migrc"])
+        self.assertIn("only if kswapd or memory.reclaim demote", self.ask(SERVER, tiers)["migrc"])
         self.assertIn("compaction and NUMA balancing", self.ask(SERVER)["migrc"])
 
     def test_verdict_of_hvo(self):

@@ -172,7 +172,7 @@ class Report(Case):
     def test_who_can_save(self):
         """Each row on stock arm64, on tlb-rs with tlb_batch on and off, and on x86_64."""
         merged = {"split": 512, "reclaim": 32} | {c: 512 for c in CHAINS if c.startswith("migration:") and c != "migration: device"}
-        migrc = ("migration: syscall", "migration: DAMON")
+        migrc = ("migration: syscall", "migration: DAMON", "migration: demotion")
         for cause, chains in CHAINS.items():
             for figures, batch in (({}, "up to"), ({"tlb_batch": 0, "migrc": 0}, "up to"),
                                    ({"tlb_batch": 1, "migrc": 1}, "tlb_batch is on"), (X86, "nothing: x86_64 waits once")):
@@ -190,6 +190,8 @@ class Report(Case):
                     self.assertAlmostEqual(row["could"], 10 * (1 - 1 / merged[cause]), places=3)
                 else:
                     self.assertIsNone(row["could"])
+        row = self.json(f"0 1 w {CHAINS['migration: demotion'][0]}", **X86)[1]["migration: demotion"]
+        self.assertIn("migrc, of memory that is only read, by kswapd and memory.reclaim", row["saver"])
         row = self.json(f"0 1 w {CHAINS['split'][0]}", arch="riscv64")[1]["split"]
         self.assertEqual(row["saver"], "nothing: tlb-rs is for arm64 and x86_64")
 
