@@ -113,7 +113,8 @@ static void take_turn(bool next)
 	uint64_t now = 1;
 	int i;
 
-	for (; now < rate * TURN / chains; now *= 2)
+	/* Odd, as flushes of other CPUs have two events each: one would be seen, and never the other. */
+	for (; now < rate * TURN / chains; now = 2 * now + 1)
 		;
 	for (i = 0; i < nr_rings; i++) {
 		if (next && now != period)
