@@ -340,7 +340,7 @@ static void print_json(const struct prices *p, long long all)
 	print_number("ms_per_s", ms_per_second(p, all));
 	print_number("flushes_per_s", all_flushes(p, all));
 	print_number("us_each", us_of_all(p, all));
-	print_number("spread_of_flushes", p->spread);
+	print_number("spread_of_flushes", isnan(all_flushes(p, all)) ? NAN : p->spread);
 	printf(",\"heading\":\"%s\",\"causes\":[", text);
 	for (i = 0; i < NCAUSES && count[order[i]]; i++) {
 		c = order[i];
