@@ -158,10 +158,20 @@ static void add_sample(struct prices *p, const uint64_t *body, size_t words, int
 		add_stack(p, text, second, 1);
 }
 
+static bool are_others(void)
+{
+	static int now[4096];
+	int nr = online_cpus(now, ARRAY_SIZE(now));
+
+	nr = nr < ARRAY_SIZE(now) ? nr : ARRAY_SIZE(now);
+	return nr != nr_cpus || memcmp(now, cpus, nr * sizeof(*now));
+}
+
 void drain_sampler(struct prices *p, int second)
 {
 	int i;
 
+	p->hotplugged |= are_others();
 	for (i = 0; i < nr_rings; i++)
 		p->lost += drain_ring(p, &rings[i], second, add_sample);
 }
@@ -177,14 +187,11 @@ static bool was_off(const struct ring *r, double seconds)
 
 void close_sampler(struct prices *p)
 {
-	static int now[4096];
-	int nr = online_cpus(now, ARRAY_SIZE(now)), i;
+	int i;
 
 	for (i = 0; i < nr_rings; i++)
 		ioctl(rings[i].fd, PERF_EVENT_IOC_DISABLE, 0);
 	drain_sampler(p, p->seconds);
-	nr = nr < ARRAY_SIZE(now) ? nr : ARRAY_SIZE(now);
-	p->hotplugged = nr != nr_cpus || memcmp(now, cpus, nr * sizeof(*now));
 	for (i = 0; i < nr_rings; i++)
 		p->hotplugged |= was_off(&rings[i], p->seconds);
 	forget_rings();
