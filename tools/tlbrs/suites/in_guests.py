@@ -287,7 +287,7 @@ def programs(suite):
             # SUITE=counts has its other cases.
             run("demotion", "tlb_batch_demote -t isolated -t throttled -t full -t full_noswap", swap="256M", **TIERS)
             # SUITE=counts has its other cases.
-            run("tiers", "migrc_tier -t again -t step -t cycle -t overshoot -t short -t direct", **TIERS)
+            run("tiers", "migrc_tier -t again -t step -t cycle -t overshoot -t short -t direct -t throttled -t oom", **TIERS)
             run("stress", "tlb_batch_stress --seconds 10 --toggle", "migrc_stress --seconds 10 --toggle",
                 LRU_GEN if arch == "x86_64" else "", swap="256M", oracle=True)
             run("litmus, migrc bounds", f"tlb_batch_stale_litmus --rounds {LITMUS_ROUNDS[arch]} --expect-none",

@@ -215,7 +215,7 @@ const char *tlb_rs_no_demotion(void)
 	if ((tlb_rs_memory_nodes() & 3) != 3)
 		return "needs memory on nodes 0 and 1";
 	if (access(TLB_RS_DEMOTION, W_OK) || !different_tiers())
-		return "needs nodes of two tiers: tlb_slow_nodes=1 on the command line";
+		return "needs nodes of two tiers: HMAT, or tlb_slow_nodes=1 on the command line";
 	if (tlb_rs_vmstat_read("pgdemote_kswapd") < 0)
 		return "the kernel does not count demotions";
 	if (!kswapd)

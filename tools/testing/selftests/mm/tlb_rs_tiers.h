@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Two tiers of memory: node 1 is slower than node 0 (tlb_slow_nodes=1 on the command line). */
+/* Two tiers of memory: node 1 is slower than node 0 (HMAT, or tlb_slow_nodes=1). */
 #ifndef _TLB_RS_TIERS_H
 #define _TLB_RS_TIERS_H
 
