@@ -23,6 +23,8 @@ KVER = common.kver()
 IMAGE = "checked"
 # A guest of two tiers: node 1 is the slower one, and has no CPU.
 TIERS = {"mem": "1G", "nodes": 1, "cpuless": 1, "append": "kunit.enable=0 tlb_slow_nodes=1"}
+# The same by tables of the machine, x86_64.
+HMAT = {"mem": "1G", "nodes": 1, "cpuless": 1, "tiers": True}
 LOGS = ROOT / "build" / "test"
 VERBOSE = os.environ.get("V", "0") != "0"
 # Suites of this run, the last of which is not done yet.
