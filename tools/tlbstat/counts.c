@@ -113,7 +113,7 @@ static void take_turn(bool next)
 	uint64_t now = 1;
 	int i;
 
-	/* Odd, as flushes of other CPUs have two events each: one would be seen, and never the other. */
+	/* Odd: a flush of other CPUs has two events, and one of them would never be seen. */
 	for (; now < rate * TURN / chains; now = 2 * now + 1)
 		;
 	for (i = 0; i < nr_rings; i++) {
