@@ -164,7 +164,7 @@ static const char *saver(const struct prices *p, int cause)
 		return text;
 	}
 	if (c->merged == LARGE)
-		return p->tlb_batch > 0 ? "of small folios: most, vm.tlb_batch_writeback=1" :
+		return p->tlb_batch > 0 ? "mkclean is on; small folios: vm.tlb_batch_writeback=1" :
 		       "most of that of large folios (mkclean)";
 	if (c->merged == DEVICE)
 		return p->tlb_batch >= 0 ? "migrate_device is in this kernel" :
