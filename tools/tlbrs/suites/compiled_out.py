@@ -51,7 +51,8 @@ def differences(objdump, stock, ours, objects):
             found |= contents is functions and bool(a)
         if not found:
             names = ["no code was found"]
-        result.append((obj, ", ".join(names[:5]) or None))
+        more = [f"{len(names) - 5} more"] if len(names) > 5 else []
+        result.append((obj, ", ".join(names[:5] + more) or None))
     return result
 
 

@@ -50,7 +50,7 @@ DIFFERENT = {
     "arch/arm64/mm/fault.o": ".text do_tag_check_fault",
     # Its messages have their line numbers, and nothing else differs.
     "fs/ext4/inode.o": ".text __ext4_get_inode_loc, .text __ext4_iget, .text __ext4_mark_inode_dirty, "
-                       ".text ext4_block_zero_eof, .text ext4_block_zero_range",
+                       ".text ext4_block_zero_eof, .text ext4_block_zero_range, 18 more",
     # See patches/huge.
     "mm/huge_memory.o": ".text madvise_free_huge_pmd",
     "fs/proc/task_mmu.o": ".text clear_refs_pte_range",
