@@ -283,7 +283,7 @@ def programs(suite):
             # In turn with the switch at 0, as without CONFIG_MIGRATION_RESTORE_RUNS and CONFIG_FOLIO_MKCLEAN_RUNS.
             run("runs", *(f"echo {switch} > /proc/sys/vm/tlb_batch\ntlb_batch_restore\ntlb_batch_mkclean"
                           for switch in (0, 1)), "TLB_WRITEBACK=1 tlb_batch_mkclean", "tlb_batch_huge",
-                "tlb_batch_device", disk="256M", swap="256M")
+                "tlb_batch_device", "tlb_batch_writeback_cost --pairs 1", disk="256M", swap="256M")
             # SUITE=counts has its other cases.
             run("demotion", "tlb_batch_demote -t isolated -t throttled -t full -t full_noswap", swap="256M", **TIERS)
             # SUITE=counts has its other cases.

@@ -30,8 +30,6 @@
 #define PSIZE		4096UL
 #define LEN		(PAGES * PSIZE)
 #define SEED		41
-/* A store that does not come is a failure, and not a test that hangs. */
-#define PATIENCE_NS	(60ULL * 1000000000)
 
 /* mm/gup_test.h */
 struct pin_longterm_test {
@@ -86,24 +84,11 @@ static void *writer_thread(void *arg)
 	return NULL;
 }
 
-static bool reaches(const __u64 *member, __u64 least)
-{
-	__u64 end = tlb_rs_now_ns() + PATIENCE_NS;
-
-	while (__atomic_load_n(member, __ATOMIC_ACQUIRE) < least) {
-		if (tlb_rs_now_ns() > end) {
-			ksft_print_msg("who uses the pages is stuck\n");
-			return false;
-		}
-		tlb_rs_sleep_us(1000);
-	}
-	return true;
-}
-
 /* Each page is stored to once more. */
 static bool writer_passes(void)
 {
-	return reaches(&writer.passes, __atomic_load_n(&writer.passes, __ATOMIC_ACQUIRE) + 2);
+	return tlb_rs_reaches(&writer.passes,
+			      __atomic_load_n(&writer.passes, __ATOMIC_ACQUIRE) + 2, "the writer");
 }
 
 /* The same, and then none. */
@@ -112,7 +97,7 @@ static bool writer_pause(void)
 	if (!writer_passes())
 		return false;
 	__atomic_store_n(&writer.pause, true, __ATOMIC_RELEASE);
-	return reaches(&writer.paused, 1);
+	return tlb_rs_reaches(&writer.paused, 1, "the writer");
 }
 
 static void writer_resume(void)
@@ -425,10 +410,10 @@ static void child_reads(const char *base)
 static bool child_passes(size_t step)
 {
 	__u64 passes = __atomic_load_n(&seen->passes, __ATOMIC_ACQUIRE);
-	bool ok = reaches(&seen->passes, passes + 2);
+	bool ok = tlb_rs_reaches(&seen->passes, passes + 2, "the reader");
 
 	__atomic_store_n(&seen->step, step, __ATOMIC_RELEASE);
-	return reaches(&seen->passes, seen->passes + 2) && ok;
+	return tlb_rs_reaches(&seen->passes, seen->passes + 2, "the reader") && ok;
 }
 
 static bool round_shared(void)

@@ -48,8 +48,6 @@ struct scan_arg {
 
 #define THPS		8
 #define LEN		(THPS * SZ_2M)
-/* A store that does not come is a failure, and not a test that hangs. */
-#define PATIENCE_NS	(60ULL * 1000000000)
 
 static const char *skip_reason;
 
@@ -105,25 +103,11 @@ static void *writer_thread(void *arg)
 	return NULL;
 }
 
-static bool writer_reaches(const __u64 *member, __u64 least)
-{
-	__u64 end = tlb_rs_now_ns() + PATIENCE_NS;
-
-	while (__atomic_load_n(member, __ATOMIC_ACQUIRE) < least) {
-		if (tlb_rs_now_ns() > end) {
-			ksft_print_msg("the writer is stuck\n");
-			return false;
-		}
-		tlb_rs_sleep_us(1000);
-	}
-	return true;
-}
-
 /* Each THP is stored to once more. */
 static bool writer_passes(void)
 {
-	return writer_reaches(&writer.passes,
-			      __atomic_load_n(&writer.passes, __ATOMIC_ACQUIRE) + 2);
+	return tlb_rs_reaches(&writer.passes,
+			      __atomic_load_n(&writer.passes, __ATOMIC_ACQUIRE) + 2, "the writer");
 }
 
 /* The same, and then none. */
@@ -132,14 +116,14 @@ static bool writer_pause(void)
 	if (!writer_passes())
 		return false;
 	__atomic_store_n(&writer.pause, true, __ATOMIC_RELEASE);
-	return writer_reaches(&writer.paused, 1);
+	return tlb_rs_reaches(&writer.paused, 1, "the writer");
 }
 
 /* Whether the next store to each THP faults. */
 static bool writer_faults(void)
 {
 	__u64 passes = __atomic_load_n(&writer.passes, __ATOMIC_ACQUIRE);
-	__u64 end = tlb_rs_now_ns() + PATIENCE_NS;
+	__u64 end = tlb_rs_now_ns() + TLB_RS_PATIENCE_NS;
 
 	while (!__atomic_load_n(&writer.faulted, __ATOMIC_ACQUIRE)) {
 		if (__atomic_load_n(&writer.passes, __ATOMIC_ACQUIRE) > passes + 2 ||
@@ -147,7 +131,7 @@ static bool writer_faults(void)
 			return false;
 		tlb_rs_sleep_us(1000);
 	}
-	return writer_reaches(&writer.paused, 1);
+	return tlb_rs_reaches(&writer.paused, 1, "the writer");
 }
 
 static void writer_resume(void)

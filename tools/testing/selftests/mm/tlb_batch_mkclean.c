@@ -93,7 +93,7 @@ static int test_lost(void)
 static bool sync_scanned(const struct file *f)
 {
 	long long before = tlb_rs_vmstat_read("numa_pte_updates");
-	__u64 end = tlb_rs_now_ns() + PATIENCE_NS / ROUNDS;
+	__u64 end = tlb_rs_now_ns() + TLB_RS_PATIENCE_NS / ROUNDS;
 	bool ok;
 
 	do {

@@ -10,8 +10,6 @@
 
 #define FOLIO_SIZE	(64UL << 10)
 #define SEED		41
-/* A store that does not come is a failure, and not a test that hangs. */
-#define PATIENCE_NS	(60ULL * 1000000000)
 /* Where a thread stores to, in pages from the start of a folio. */
 #define WRITTEN		4
 /* The part of a folio that differs. */

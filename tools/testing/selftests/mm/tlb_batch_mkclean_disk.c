@@ -148,26 +148,11 @@ void writer_start(const struct file *f, size_t every)
 		ksft_exit_fail_msg("cannot start a thread\n");
 }
 
-/* Waits until a member of the writer is @least. */
-static bool writer_reaches(const __u64 *member, __u64 least)
-{
-	__u64 end = tlb_rs_now_ns() + PATIENCE_NS;
-
-	while (__atomic_load_n(member, __ATOMIC_ACQUIRE) < least) {
-		if (tlb_rs_now_ns() > end) {
-			ksft_print_msg("the writer is stuck\n");
-			return false;
-		}
-		tlb_rs_sleep_us(1000);
-	}
-	return true;
-}
-
 /* Each page is stored to once more. */
 bool writer_passes(void)
 {
-	return writer_reaches(&writer.passes,
-			      __atomic_load_n(&writer.passes, __ATOMIC_ACQUIRE) + 2);
+	return tlb_rs_reaches(&writer.passes,
+			      __atomic_load_n(&writer.passes, __ATOMIC_ACQUIRE) + 2, "the writer");
 }
 
 /* The same, and then none. */
@@ -176,7 +161,7 @@ bool writer_pause(void)
 	if (!writer_passes())
 		return false;
 	__atomic_store_n(&writer.pause, true, __ATOMIC_RELEASE);
-	return writer_reaches(&writer.paused, 1);
+	return tlb_rs_reaches(&writer.paused, 1, "the writer");
 }
 
 void writer_resume(void)

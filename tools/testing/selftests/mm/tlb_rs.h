@@ -199,9 +199,13 @@ struct tlb_rs_readers {
 	size_t len;
 };
 
+/* A store that does not come is a failure, and not a test that hangs. */
+#define TLB_RS_PATIENCE_NS	(60ULL * 1000000000)
+
 /* tlb_rs_measure.c */
 extern bool tlb_rs_idle_readers;
 void tlb_rs_sleep_us(unsigned int us);
+bool tlb_rs_reaches(const __u64 *member, __u64 least, const char *who);
 void tlb_rs_counters_read(struct tlb_rs_counters *c);
 void tlb_rs_begin(struct tlb_rs_counters *c);
 void tlb_rs_counters_diff(struct tlb_rs_counters *c);

@@ -19,6 +19,21 @@ void tlb_rs_sleep_us(unsigned int us)
 	nanosleep(&ts, NULL);
 }
 
+/* Waits until another thread has made @member @least. */
+bool tlb_rs_reaches(const __u64 *member, __u64 least, const char *who)
+{
+	__u64 end = tlb_rs_now_ns() + TLB_RS_PATIENCE_NS;
+
+	while (__atomic_load_n(member, __ATOMIC_ACQUIRE) < least) {
+		if (tlb_rs_now_ns() > end) {
+			ksft_print_msg("%s is stuck\n", who);
+			return false;
+		}
+		tlb_rs_sleep_us(1000);
+	}
+	return true;
+}
+
 /* The TLB line of /proc/interrupts, or -1 where there is none. */
 static long long tlb_rs_tlb_irqs(void)
 {
