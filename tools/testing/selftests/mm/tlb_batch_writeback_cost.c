@@ -7,6 +7,8 @@
  * madvise  a thread drops pages of its own. It flushes all of the TLB instead of what it dropped
  *          if another flush of the process is pending: turns of it in a second, and on x86_64 how
  *          many of 1000 flushed all.
+ * migrc    a thread moves pages that are only read to the other node and back: calls in a second,
+ *          and the share of the moved pages whose flush was deferred.
  *
  * Each pair is a measurement with 0 and one with 1, by turns. The line of a case has the medians,
  * and what they are divided by each other.
@@ -18,9 +20,11 @@
 #include "tlb_rs.h"
 
 #define SWITCH		"/proc/sys/vm/tlb_batch_writeback"
+#define MIGRC_ENABLE	"/proc/sys/vm/migrc_enable"
 #define PAGES		496	/* 16 times what is cleaned together */
 #define ROUNDS		16
 #define OWN_PAGES	8
+#define MOVED_PAGES	64
 #define MAX_PAIRS	64
 #define SEED		47
 
@@ -86,6 +90,32 @@ static void *drops(void *arg)
 	return NULL;
 }
 
+static void *moves(void *arg)
+{
+	char *own = tlb_rs_mmap(MOVED_PAGES * psize, psize);
+	int nodes[MOVED_PAGES], status[MOVED_PAGES];
+	void *addrs[MOVED_PAGES];
+	int i, to = 0;
+
+	(void)arg;
+	tlb_rs_pin_cpu(1);
+	madvise(own, MOVED_PAGES * psize, MADV_NOHUGEPAGE);
+	tlb_rs_fill(own, MOVED_PAGES * psize, SEED);
+	mprotect(own, MOVED_PAGES * psize, PROT_READ);
+	for (i = 0; i < MOVED_PAGES; i++)
+		addrs[i] = own + i * psize;
+	while (!stopped()) {
+		to = !to;
+		for (i = 0; i < MOVED_PAGES; i++)
+			nodes[i] = to;
+		if (tlb_rs_move_pages(0, MOVED_PAGES, addrs, nodes, status) < 0)
+			break;
+		__atomic_store_n(&other.turns, other.turns + 1, __ATOMIC_RELEASE);
+	}
+	munmap(own, MOVED_PAGES * psize);
+	return NULL;
+}
+
 struct figures {
 	double of[2];
 };
@@ -95,6 +125,8 @@ static bool measured(void *(*work)(void *arg), struct figures *f)
 {
 	long long written = tlb_rs_vmstat_read("nr_written");
 	long long all = tlb_rs_vmstat_read("nr_tlb_local_flush_all");
+	long long deferred = tlb_rs_vmstat_read("migrc_deferred");
+	long long moved = tlb_rs_vmstat_read("pgmigrate_success");
 	__u64 start, ns, turns;
 	bool ok = true;
 	int i;
@@ -107,7 +139,7 @@ static bool measured(void *(*work)(void *arg), struct figures *f)
 	turns = __atomic_load_n(&other.turns, __ATOMIC_ACQUIRE);
 	start = tlb_rs_now_ns();
 	for (i = 0; ok && i < ROUNDS; i++) {
-		if (work == drops)
+		if (work != stores)
 			tlb_rs_fill(base, PAGES * psize, SEED + i);
 		ok = !msync(base, PAGES * psize, MS_SYNC);
 	}
@@ -117,10 +149,14 @@ static bool measured(void *(*work)(void *arg), struct figures *f)
 	pthread_join(other.thread, NULL);
 	written = tlb_rs_vmstat_read("nr_written") - written;
 	all = tlb_rs_vmstat_read("nr_tlb_local_flush_all") - all;
-	if (!turns || !written)
+	deferred = tlb_rs_vmstat_read("migrc_deferred") - deferred;
+	moved = tlb_rs_vmstat_read("pgmigrate_success") - moved;
+	if (!turns || !written || (work == moves && !moved))
 		return false;
 	if (work == stores)
 		*f = (struct figures){ { other.faults / (double)written, other.longest_ns } };
+	else if (work == moves)
+		*f = (struct figures){ { turns * 1e9 / ns, deferred / (double)moved } };
 	else
 		*f = (struct figures){ { turns * 1e9 / ns, all * 1000.0 / turns } };
 	return ok;
@@ -166,6 +202,7 @@ int main(int argc, char **argv)
 {
 	static const char * const of_writer[] = { "faults a page", "longest store ns" };
 	static const char * const of_madvise[] = { "turns a second", "full flushes of 1000" };
+	static const char * const of_migrc[] = { "calls a second", "share deferred" };
 	static const struct option options[] = {
 		{ "pairs", required_argument, NULL, 'p' },
 		{ "dir", required_argument, NULL, 'd' },
@@ -205,8 +242,12 @@ int main(int argc, char **argv)
 	tlb_rs_pin_cpu(0);
 	tlb_rs_quiet();
 
-	ksft_set_plan(2);
+	ksft_set_plan(3);
 	ksft_test_result(compare("writer", stores, of_writer), "writer\n");
 	ksft_test_result(compare("madvise", drops, of_madvise), "madvise\n");
+	if (!tlb_rs_setting(MIGRC_ENABLE, "1") || tlb_rs_memory_nodes() != 3)
+		ksft_test_result_skip("migrc: no vm.migrc_enable, or one node\n");
+	else
+		ksft_test_result(compare("migrc", moves, of_migrc), "migrc\n");
 	ksft_finished();
 }
