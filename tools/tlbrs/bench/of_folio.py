@@ -28,6 +28,12 @@ def folios(result):
         result.table(f"{where}: kernel instructions per page, median of 9",
                      ["the third move", "stock", "tlb-rs", "tlb-rs / stock"], rows, text)
         result.compare_modes(arch, INSNS, found, "insns_kernel", text, names=MOVES)
+        # Not counted, which would slow it down.
+        records, text, _ = boot(result.context, arch, job, smp=cpus, nodes=1, cpuless=1, disk="64M")
+        of_stock = time_table(result, arch, samples(records), 9, text, MOVES)
+        for name, work in MOVES.items():
+            result.gate(f"{where}: {work}, time over stock, median", of_stock.get(name, [None] * 2)[1],
+                        measure.MOVE_TIME[arch], hard=False)
 
         readers = 0 if arch == "arm64" else 3
         job = f"tlb_batch_folio_bench --variant load --pairs 1 --readers {readers} --idle"
@@ -43,33 +49,45 @@ def folios(result):
 
 # ---- who writes through a mapping
 
-WRITTEN = {f"msync_{name}{again}": f"msync() of 4096 dirty pages{', again' if again else ''}, {text}"
-           for name, text in (("small", "small folios"), ("64k", "folios of 64 KiB"), ("2m", "folios of 2 MiB"))
-           for again in ("", "_again")}
+FILES = {"small": "small folios", "sparse": "every 64th small folio", "64k": "folios of 64 KiB", "2m": "folios of 2 MiB"}
+# {option: names}: several folios are cleaned at once with --writeback. tlb_batch=0 is as stock with it, too.
+WRITTEN = {option: {f"{prefix}_{name}{again}": f"msync() of 4096 dirty pages{', again' if again else ''}, {text}{together}"
+                    for name, text in FILES.items() for again in ("", "_again")}
+           for option, prefix, together in (("", "msync", ""), (" --writeback", "writeback", ", tlb_batch_writeback"))}
 PAIRS = 9
+
+
+def written(result, arch, option, names):
+    # CPUs that are idle are told for next to nothing. But where one thread emulates all CPUs, each that spins takes
+    # a tenth of a second to answer: SUITE=counts of make test has the rounds of x86_64. khugepaged would collapse
+    # the files.
+    job = ("echo never > /sys/kernel/mm/transparent_hugepage/enabled && "
+           f"tlb_batch_msync_bench{option} --readers {2 if arch == 'arm64' else 0} --pairs {{}}")
+
+    def found_in(records):
+        # Not what has no PTE to clean.
+        return {name: by_mode for name, by_mode in samples(records).items() if name in names}
+
+    records, text, _ = boot(result.context, arch, job.format(3), disk="128M", meter=arch == "arm64")
+    found = found_in(records)
+    head, rows = counts_table(arch, found, names)
+    result.table(f"{arch}: msync() of 4096 dirty pages{option}, per page", head, rows, text)
+    result.compare_modes(arch, FLUSHES, found, FLUSH[arch], text, names=names)
+    for name, by_mode in complete(result, arch, names, found):
+        stock, ours = (per_unit(by_mode[m], FLUSH[arch]) for m in (0, 1))
+        result.not_above(f"{arch}: {names[name]}, {COUNTS[arch][FLUSH[arch]]} per page", FLUSH[arch], stock, ours, 4096)
+    records, text, _ = boot(result.context, arch, job.format(PAIRS), disk="128M")
+    of_stock = time_table(result, arch, found_in(records), PAIRS, text, names)
+    for name, work in names.items():
+        kind = name.removesuffix("_again").partition("_")[2]
+        result.gate(f"{arch}: {work}, time over stock, median", of_stock.get(name, [None] * 2)[1],
+                    measure.MSYNC_TIME.get(kind, 1.02), hard=False)
 
 
 def msync(result):
     for arch in result.context.arches:
-        # CPUs that are idle are told for next to nothing. But where one thread emulates all CPUs, each that spins takes
-        # a tenth of a second to answer: SUITE=counts of make test has the rounds of x86_64. khugepaged would collapse
-        # the files.
-        job = ("echo never > /sys/kernel/mm/transparent_hugepage/enabled && "
-               f"tlb_batch_msync_bench --readers {2 if arch == 'arm64' else 0} --pairs {{}}")
-        records, text, _ = boot(result.context, arch, job.format(3), disk="64M", meter=arch == "arm64")
-        found = samples(records)
-        head, rows = counts_table(arch, found, WRITTEN)
-        result.table(f"{arch}: msync() of 4096 dirty pages, per page", head, rows, text)
-        result.compare_modes(arch, FLUSHES, found, FLUSH[arch], text, names=WRITTEN)
-        for name, by_mode in complete(result, arch, WRITTEN, found):
-            stock, ours = (per_unit(by_mode[m], FLUSH[arch]) for m in (0, 1))
-            result.not_above(f"{arch}: {WRITTEN[name]}, {COUNTS[arch][FLUSH[arch]]} per page", FLUSH[arch], stock, ours,
-                             4096)
-        records, text, _ = boot(result.context, arch, job.format(PAIRS), disk="64M")
-        of_stock = time_table(result, arch, samples(records), PAIRS, text, WRITTEN)
-        for name, work in WRITTEN.items():
-            result.gate(f"{arch}: {work}, time over stock, median", of_stock.get(name, [None] * 2)[1],
-                        measure.MSYNC_TIME.get(name.removesuffix("_again"), 1.02), hard=False)
+        for option, names in WRITTEN.items():
+            written(result, arch, option, names)
 
 
 # ---- kswapd

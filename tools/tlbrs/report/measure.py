@@ -57,6 +57,8 @@ TIME_LIMIT = {"arm64": {"split_anon": 0.33, "move_mthp": 0.5, "move_thp8": 0.5},
 FEW_CPUS = {"arm64": 1, "x86_64": 2}
 # Most kernel instructions for each page that moves, over those with vm.tlb_batch=0.
 INSNS_LIMIT = {"move_mthp": 0.7, "move_thp8": 0.7, "move_unlike": 1.02}
+# And most time of a move of large folios.
+MOVE_TIME = {"arm64": 0.5, "x86_64": 1.0}
 # Most TLBIs of arm64 for each page of THPs that migrate_pages() moves to and fro: one serves 512 pages.
 LOAD_LIMIT = 0.003
 # The same for 4096 pages that NUMA hint faults make accessible, block by block: none, and two of what else runs.
@@ -69,7 +71,7 @@ WRITEBACK_LIMIT = {"writeback_small": 135, "writeback_sparse": {"arm64": 270, "x
                    "writeback_64k": {"arm64": 20, "x86_64": 10}, "writeback_2m": 2}
 WRITEBACK_WAITS = 135
 # Most time that it takes over that with vm.tlb_batch=0; of others 1.02.
-MSYNC_TIME = {"msync_64k": 0.6}
+MSYNC_TIME = {"64k": 0.6}
 # Most flushes of a call that changes many THPs. If it changes the memory type, arm64 flushes at least once for each.
 HUGE_LIMIT = 2
 # And of a call that migrates pages to a device: one of all in this process, one of all in another.
