@@ -42,6 +42,7 @@ help:
 #:                            SUITE=hvo: HugeTLB pages without struct pages from boot by default, and without the
 #:                            GIC's broadcast
 #:                            SUITE=fs: migrc on xfs, btrfs, erofs and squashfs; fio and mkclean on xfs and btrfs
+#:                            SUITE=fsx: fsx and stress-ng on ext4, xfs and btrfs, for MINUTES=10 on each; SEED=
 #:                            SUITE=stock: tlbstat on kernels without tlb-rs
 #:                            SUITE=docs: make htmldocs, if Sphinx is there
 #:                            SUITE=commits: each commit of make series, built and booted

@@ -37,7 +37,7 @@ class Suite:
     def __init__(self, name):
         self.name, self.passed, self.failed, self.skipped = name, 0, [], []
         self.names = set()  # of what passed
-        self.left_out = False   # whether ARCH= has left something out
+        self.left_out = False   # whether ARCH=, or what cannot be had, has left something out
         self.start = time.monotonic()
         self.log = (LOGS / f"{name}.txt").open("w", encoding="utf-8")
         print(f"\n== {name}, after {(self.start - BEGIN) / 60:.0f} minutes", flush=True)

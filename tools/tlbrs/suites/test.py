@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Run test suites, print what failed, a summary of each suite and at the end `N passed, N failed`.
 
-usage: tlb-rs test [SUITE...]     (make test SUITE="style kunit"; default: all but debug, pages, fs, hvo, abuse,
+usage: tlb-rs test [SUITE...]     (make test SUITE="style kunit"; default: all but debug, pages, fs, fsx, hvo, abuse,
                                               stock, recipes, docs, commits, chroot, sabotage_all)
 
 What passed is in build/test/SUITE.txt; V=1 prints it, too. ARCH= chooses one architecture.
@@ -22,6 +22,7 @@ from tlbrs.suites.in_guests import kunit, programs, runner
 from tlbrs.suites.on_demand import abuse, commits, debug, fs, hvo, pages, recipes, stock
 from tlbrs.suites.on_host import docs, off, size, style, tools, verify
 from tlbrs.suites.without_rules import sabotage, sabotage_all
+from tlbrs.suites.written import fsx
 
 # release: (what it is called, suites of make test, or all of it; boot: a kernel is built and booted). Counts are gates only with
 # the QEMU of Debian 12.
@@ -41,7 +42,8 @@ def chroot(suite):
 
 SUITES = {f.__name__: f for f in (style, tools, verify, size, off, runner, counts, kunit, programs, sabotage)}
 # For the time that they take.
-ON_DEMAND = {f.__name__: f for f in (debug, pages, fs, hvo, abuse, stock, recipes, docs, commits, chroot, sabotage_all)}
+ON_DEMAND = {f.__name__: f for f in (debug, pages, fs, fsx, hvo, abuse, stock, recipes, docs, commits, chroot,
+                                     sabotage_all)}
 
 
 def main():
