@@ -81,7 +81,7 @@ def written(result, arch, option, names):
     for name, work in names.items():
         kind = name.removesuffix("_again").partition("_")[2]
         result.gate(f"{arch}: {work}, time over stock, median", of_stock.get(name, [None] * 2)[1],
-                    measure.MSYNC_TIME.get(kind, 1.02), hard=False)
+                    measure.MSYNC_TIME.get((arch, kind), 1.02), hard=False)
 
 
 def msync(result):
