@@ -9,7 +9,7 @@ from tlbrs.guest import guest
 from tlbrs.kernel import toolchain
 from tlbrs.report import measure
 from tlbrs.suites import compiled_out, harness, written
-from tlbrs.suites.harness import HMAT, KVER, LOGS, TIERS, asked, boot, chosen, kernel, side_by_side, tree
+from tlbrs.suites.harness import HMAT, KVER, LOGS, TIERS, ZONES, asked, boot, chosen, kernel, side_by_side, tree
 
 
 def runner(suite):
@@ -290,6 +290,7 @@ def programs(suite):
             run("tiers", "migrc_tier -t again -t step -t cycle -t overshoot -t short -t direct -t throttled -t oom", **TIERS)
             if arch == "x86_64":
                 run("tiers of HMAT", "migrc_tier -t proactive", how=asked, **HMAT)
+                run("tiers of two zones", "TLB_DIR=/mnt migrc_tier -t zones -t boost", how=asked, disk="256M", **ZONES)
             run("stress", "tlb_batch_stress --seconds 10 --toggle", "migrc_stress --seconds 10 --toggle",
                 LRU_GEN if arch == "x86_64" else "", swap="256M", oracle=True)
             run("litmus, migrc bounds", f"tlb_batch_stale_litmus --rounds {LITMUS_ROUNDS[arch]} --expect-none",

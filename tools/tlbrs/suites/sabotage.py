@@ -11,7 +11,7 @@ import re
 
 from tlbrs.check import rules as tables
 from tlbrs.guest import console
-from tlbrs.suites.harness import TIERS
+from tlbrs.suites.harness import TIERS, ZONES
 
 ARCHES = ("arm64", "x86_64")
 
@@ -151,6 +151,8 @@ WAYS = {
     # No memory that was there at boot goes offline on arm64.
     "migrc_bounds: offline": [way("env TLB_SKIP=SKIP TLB_EXPECT=1 migrc_bounds -t CASE", own=True)],
     "migrc_tier": [way("sh -c 'env TLB_SKIP=SKIP migrc_tier -t CASE ; [ $? = 1 ]'", boot=options(**TIERS))],
+    **{f"migrc_tier: {case}": [way("sh -c 'env TLB_DIR=/mnt TLB_SKIP=SKIP migrc_tier -t CASE ; [ $? = 1 ]'",
+                                   boot=options(disk="256M", **ZONES))] for case in ("zones", "boost")},
     # On x86_64 vm.migrc_enable does not change while something moves, see tlb_rs_patching_is_safe().
     "tlb_rs_abuse": [way("env TLB_SKIP=SKIP tlb_rs_abuse -v CASE", boot=LARGE_BOOT)],
 

@@ -25,6 +25,11 @@
  *		would hold nothing there, and those of other drains.)
  * oom		All that a task can get is held: it drains, and nobody is killed. (Hook "gate" is
  *		removed, and those of other drains.)
+ * zones	As "classic" where node 0 has two zones, each with a half of what is demoted.
+ * boost	The same two zones, and there is enough free memory. But the watermarks are boosted,
+ *		because pages that cannot move take what is left of movable blocks. For that kswapd
+ *		demotes pages of files only, in many small passes, and drains once for a wake.
+ *		TLB_DIR is on a disk.
  *
  * TLB_SKIP removes a rule, for the case that is to fail then. With TLB_MIGRC=0 nothing is
  * deferred: proactive, classic and mglru only print what the same costs then, also on a kernel
@@ -44,27 +49,17 @@
 #define NR_READERS	3
 #define AGE_MS		60000	/* nothing is drained for its age */
 #define MAX_PAGES	1000000	/* a step is less */
-#define BATCH		512	/* pages that kswapd takes at once */
 
 struct migrc_options asked;
 size_t psize;
 long nr_pages;
-static bool defers;		/* vm.migrc_enable */
+bool defers;		/* vm.migrc_enable */
 static bool has_migrc;
 static long scale;
 static struct tlb_rs_readers readers;
 struct tlb_rs_area pages;
 
-/* Of a region. */
-struct result {
-	long long demoted;	/* by all */
-	long long deferred;	/* of these */
-	long long wakes;	/* of kswapd */
-	long long drains;	/* of a round, or at the limit */
-	long long flushes;	/* of batches that were not deferred */
-};
-
-static long step(void)
+long step(void)
 {
 	struct tlb_rs_zones z = tlb_rs_read_zones(0);
 
@@ -82,7 +77,7 @@ static void read_result(struct result *r)
 }
 
 /* @demote() in a region. False if it has failed. */
-static bool measure(const char *name, bool (*demote)(void), struct result *r)
+bool measure(const char *name, bool (*demote)(void), struct result *r)
 {
 	struct tlb_rs_counters c;
 	struct result before;
@@ -141,7 +136,7 @@ static void make_pages(size_t nr, bool bound)
 	tlb_rs_drain_lru();
 }
 
-static void make_readonly_pages(size_t nr)
+void make_readonly_pages(size_t nr)
 {
 	make_pages(nr, true);
 	mprotect(pages.base, pages.len, PROT_READ);
@@ -312,7 +307,7 @@ TEST_F_TIMEOUT(migrc_tier, cycle, TLB_RS_TIMEOUT_S)
 
 struct tlb_rs_area fill;
 
-static bool wake(void)
+bool wake(void)
 {
 	return tlb_rs_wake_kswapd(&fill) && tlb_rs_wait_for_rest(120);
 }
@@ -329,7 +324,7 @@ bool wake_short(void)
 	return tlb_rs_wait_for_rest(120);
 }
 
-static bool wake_until_moved(void)
+bool wake_until_moved(void)
 {
 	while (tlb_rs_count_on_node(&pages, 1) < (size_t)nr_pages) {
 		if (!wake())
@@ -466,6 +461,18 @@ TEST_F_TIMEOUT(migrc_tier, throttled, TLB_RS_TIMEOUT_S)
 TEST_F_TIMEOUT(migrc_tier, oom, TLB_RS_TIMEOUT_S)
 {
 	judge(_metadata, tier_oom());
+}
+
+/* --- zones ------------------------------------------------------------------------------- */
+
+TEST_F_TIMEOUT(migrc_tier, zones, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, tier_zones());
+}
+
+TEST_F_TIMEOUT(migrc_tier, boost, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, tier_boost());
 }
 
 int main(int argc, char **argv)

@@ -14,10 +14,11 @@
 
 static pid_t kswapd;
 
-struct tlb_rs_zones tlb_rs_read_zones(int node)
+/* Of a zone of the node, or of all. */
+struct tlb_rs_zones tlb_rs_read_zone(int node, const char *zone)
 {
 	struct tlb_rs_zones z = { };
-	char line[256];
+	char line[256], name[32];
 	bool inside = false;
 	long n;
 	int nid;
@@ -27,12 +28,14 @@ struct tlb_rs_zones tlb_rs_read_zones(int node)
 	if (!f)
 		ksft_exit_fail_msg("/proc/zoneinfo: %s\n", strerror(errno));
 	while (fgets(line, sizeof(line), f)) {
-		if (sscanf(line, "Node %d, zone", &nid) == 1)
-			inside = nid == node;
+		if (sscanf(line, "Node %d, zone %31s", &nid, name) == 2)
+			inside = nid == node && (!zone || !strcmp(name, zone));
 		else if (!inside)
 			continue;
 		else if (sscanf(line, " pages free %ld", &n) == 1)
 			z.free += n;
+		else if (sscanf(line, " boost %ld", &n) == 1)
+			z.boost += n;
 		else if (sscanf(line, " min %ld", &n) == 1)
 			z.min += n;
 		else if (sscanf(line, " low %ld", &n) == 1)
@@ -44,6 +47,11 @@ struct tlb_rs_zones tlb_rs_read_zones(int node)
 	}
 	fclose(f);
 	return z;
+}
+
+struct tlb_rs_zones tlb_rs_read_zones(int node)
+{
+	return tlb_rs_read_zone(node, NULL);
 }
 
 static pid_t find_kswapd(void)

@@ -8,9 +8,10 @@
 #define TLB_RS_DEMOTION		"/sys/kernel/mm/numa/demotion_enabled"
 #define TLB_RS_TIERS_SEED	17	/* of tlb_rs_make_pages() */
 
-/* Pages of a node: free ones, and its watermarks, of all zones. */
+/* Pages of a node: free ones, and its watermarks with their boost, of all zones or of one. */
 struct tlb_rs_zones {
 	long free;
+	long boost;
 	long min;
 	long low;
 	long high;
@@ -24,6 +25,7 @@ struct tlb_rs_area {
 };
 
 const char *tlb_rs_no_demotion(void);
+struct tlb_rs_zones tlb_rs_read_zone(int node, const char *zone);
 struct tlb_rs_zones tlb_rs_read_zones(int node);
 bool tlb_rs_choose_lru(bool generations);
 bool tlb_rs_wait_for_rest(int seconds);
