@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """A long mixed stress of the debug kernel, under the stale-translation oracle.
 
-usage: tlb-rs soak     (make soak MINUTES=15 ARCH=arm64)
+usage: tlb-rs soak     (make soak MINUTES=15 ARCH=arm64; with tiers of memory: make soak TIERS=1)
 
 stress-ng of the distribution, our own stress programs and a mover of everybody's memory run in the guest at the same
 time, with deferral, NUMA balancing, KSM and swap on. MINUTES are split into boots, and those into rounds, which differ
@@ -16,66 +16,21 @@ import argparse
 import collections
 import json
 import os
-import random
 import re
-import signal
 import time
 from pathlib import Path
 
-from tlbrs.guest import console, guest, initramfs
+from tlbrs.guest import guest, initramfs
 from tlbrs.kernel import common
 from tlbrs.report import measure
+from tlbrs.soak import tiers
+from tlbrs.soak.boots import (ACCEPTED, BOOT_MINUTES, HELPERS, SKIPPED, STRESS_ERROR, STRESS_FAIL, STRESS_NG, STRESSORS,
+                              by_name, cause, counters, draw, lengths, poisoned, rounds, stress_ng, workers, wrong_in_any)
 
 OUT = common.BUILD / "soak"
-BOOT_MINUTES = 15
 # The storm in one piece: what it leaves behind adds up.
 STORM_MINUTES = 30
 STORM_ARCHES = ("arm64",)
-# Not those that are about a lack of memory (bigheap, brk): here an OOM kill is a failure. Nor mmapfork: once for half of
-# the free memory takes an emulator, under its checkers, longer than a round. Nor mlockmany, which stress-ng itself
-# refuses, membarrier, which this kernel does not have, or physpage, which fails on stock, too, when its pages are moved.
-STRESSORS = {
-    "clone": "--clone-max 16",
-    "exit-group": "",
-    "fault": "",
-    "fork": "",
-    "kill": "",
-    "madvise": "",
-    "malloc": "--malloc-bytes 256k --malloc-max 64 --malloc-touch",
-    "mcontend": "",
-    "memfd": "--memfd-bytes 8m --memfd-fds 8",
-    "memhotplug": "",
-    "mincore": "",
-    "mlock": "",
-    "mmap": "--mmap-bytes 16m --mmap-mprotect --mmap-file",
-    "mmapaddr": "",
-    "mmapfixed": "",
-    "mmaphuge": "--mmaphuge-mmaps 8",
-    "mmapmany": "",
-    "mprotect": "",
-    "mremap": "--mremap-bytes 8m",
-    "msync": "--msync-bytes 4m",
-    "munmap": "",
-    "numa": "",
-    "pagemove": "--pagemove-bytes 2m",
-    "pageswap": "",
-    "remap": "",
-    "rmap": "",
-    "shm": "--shm-bytes 4m --shm-objs 4",
-    "shm-sysv": "--shm-sysv-bytes 2m --shm-sysv-segs 4",
-    "stackmmap": "",
-    "tlb-shootdown": "",
-    "userfaultfd": "--userfaultfd-bytes 4m",
-    "vfork": "",
-    "vm": "--vm-bytes 16m --vm-keep",
-    "vm-addr": "",
-    "vm-rw": "--vm-rw-bytes 4m",
-    "vm-segv": "",
-    "vm-splice": "--vm-splice-bytes 256k",
-    "zombie": "--zombie-max 16",
-}
-# The first worker poisons pages and may die of it, see poisoned(); the second does not.
-WORKERS = {"madvise": 2}
 # One thread emulates all CPUs of x86_64, and a worker must come to its first operation in a round.
 # at_once: stressors of a round; round: its seconds; grace: how much longer stress-ng may need to end; slack: how much
 # longer than stress-ng our programs run. The end of migrc_stress patches code, see tlb_rs_patching_is_safe().
@@ -87,19 +42,6 @@ STORM_GUEST = {"smp": 4, "mem": "6G", "nodes": 2}
 # How much longer a boot may take than the storm: its last step, and pools that become empty.
 STORM_GRACE = 600
 
-# The bind mounts keep our programs from turning off what should be on: see tlb_rs_quiet().
-HELPERS = r"""
-say() { echo "{\"soak\":\"$1\",$2}"; }
-put() { [ ! -e "$2" ] || echo "$1" >"$2" || echo "soak: $2 refused $1"; }
-keep() {
-	put "$1" "$2"
-	[ ! -e "$2" ] || { cat "$2" >"/tmp/keep$3"; mount -o bind "/tmp/keep$3" "$2"; }
-}
-watch() {
-	awk '/^(migrc_|tlb_batch_|cpu_pause|hvo_|pgmigrate_|numa_pages_migrated|numa_hint_faults |pswp|thp_split_page |ksm_|oom_kill)/ {
-		printf "%s\"%s\":%s", n++ ? "," : "{\"soak\":\"vmstat\",", $1, $2 } END { print "}" }' /proc/vmstat
-}
-"""
 JOB = r"""
 mkdir -p /mnt/tmp
 put 1 /proc/sys/kernel/numa_balancing
@@ -122,14 +64,7 @@ round() {
 	# Ends take their time: of a busy host's rounds the last ones are left out.
 	[ $(($(date +%s) - started)) -lt $LENGTH ] || return 0
 	say begin '"seconds":'$seconds
-	rm -f /tmp/yaml
-	/usr/bin/stress-ng --timeout "$seconds" --verify --verbose --metrics --yaml /tmp/yaml --temp-path /mnt/tmp \
-		--oomable "$@" & stress=$!
-	begin=$(date +%s)
-	# It takes a while to start, and its time counts from then on.
-	until grep -qs '^stress-ng-' /proc/[0-9]*/comm || ! kill -0 $stress; do
-		sleep 1
-	done
+	begin_stress "$seconds" "$@"
 	# What only computes must not take the time of what calls the kernel.
 	renice 3 $$
 	migrc_stress --seconds $((seconds + SLACK)) $toggle & migrc=$!
@@ -139,18 +74,7 @@ round() {
 	migrc_mover --seconds $((seconds + SLACK)) & mover=$!
 	renice 0 $$
 	(trap 'exit 0' TERM; while :; do sleep 7; put 1 /proc/sys/vm/compact_memory; done) & compact=$!
-	while kill -0 $stress 2>/dev/null; do
-		[ $(($(date +%s) - begin)) -lt $((seconds + GRACE)) ] || break
-		sleep 1
-	done
-	if kill -0 $stress 2>/dev/null; then
-		say late '"seconds":'$seconds
-		dmesg -n 8
-		echo w >/proc/sysrq-trigger
-		exit 124
-	fi
-	wait $stress
-	say end '"what":"stress-ng","status":'$?',"seconds":'$(($(date +%s) - begin))
+	end_stress
 	wait $migrc
 	say end '"what":"migrc_stress","status":'$?
 	wait $batch
@@ -161,8 +85,7 @@ round() {
 	say end '"what":"hvo_pool","status":'$?
 	kill $compact
 	wait $compact
-	awk '$2 == "stressor:" { n = $3 }
-	     $1 == "bogo-ops:" { printf "{\"soak\":\"bogo\",\"stressor\":\"%s\",\"ops\":%s}\n", n, $2 }' /tmp/yaml
+	bogo
 }
 """
 END = r"""
@@ -178,63 +101,23 @@ say end '"what":"storm","status":'$?
 watch
 exit 0
 """
-# Of stress-ng: no resources, not on this kernel.
-ACCEPTED = (3, 4)
 # Programs of ours that have nothing to do there: kselftest's status 4. All others must not skip.
 NOT_THERE = {"arm64": (), "x86_64": ("hvo_pool",)}
-OOM = re.compile(r"(?:\S+ invoked oom-killer|Out of memory: |oom-kill:).*")
-STRESS_FAIL = re.compile(r"^stress-ng: fail:.*", re.M)
-STRESS_ERROR = re.compile(r"^stress-ng: (?:error|warn):.*", re.M)
-# The stressor madvise poisons pages of its own; in one of its threads the signal is not handled.
-POISONED = re.compile(r"Memory failure: .*Sending SIGBUS to stress-ng-madvi:")
-DIED = re.compile(r"^stress-ng: .*\((?:stress-ng-)?([\w-]+)\) terminated on signal: (\d+)", re.M)
-CASE = re.compile(r"^\s*not ok \d+ *-? *(.*)$", re.M)
-SKIPPED = re.compile(r"^\s*ok \d+ (?:# SKIP )?((?<=# SKIP ).*|.*# SKIP .*)$", re.M)
 # Every other round is without; nor does the emulator survive it on x86_64, see tlb_rs_patching_is_safe().
 MAY_SKIP = re.compile(r"stress toggle: (?:not asked for|no live patching under x86_64 TCG)$")
-# A thread that had no time, or to which the kernel refused everything: nothing was found wrong.
 STORM = re.compile(r"# (\d+) steps of seed (\d+), the others stopped (\d+) times, (\d+) young entries")
-STARVED = re.compile(r"stress .*: 0 done, \d+ refused, 0 wrong$|stress ledger: 0 pages deferred, 0 held at the end$")
 
 
 # ---- what runs
-
-def lengths(minutes, most=BOOT_MINUTES):
-    """Minutes of each boot: as few as possible, of the same length."""
-    boots = -(-minutes // most)
-    return [minutes // boots + (number < minutes % boots) for number in range(boots)]
-
-
-def rounds(seconds, length):
-    """Seconds of each round of a boot."""
-    count = max(1, round(seconds / length))
-    return [seconds // count + (number < seconds % count) for number in range(count)]
-
-
-def draw(seed, begin, count, at_once):
-    """The stressors of the rounds from begin on: every one comes before any comes again, of all boots."""
-    generator, deck, drawn = random.Random(seed), [], []
-    for _ in range(begin + count):
-        hand = []
-        while len(hand) < min(at_once, len(STRESSORS)):
-            if not deck:
-                deck = sorted(STRESSORS)
-                generator.shuffle(deck)
-            # Left from the last shuffle, it may be in the hand already.
-            hand.append(deck.pop(next(i for i, name in enumerate(deck) if name not in hand)))
-        drawn.append(sorted(hand))
-    return drawn[begin:]
-
 
 def job(arch, seconds, seed, begin):
     """The guest's shell script for a boot, after that many rounds in other boots."""
     pace = PACE[arch]
     parts = rounds(seconds, pace["round"])
-    lines = [f"LENGTH={seconds} GRACE={pace['grace']} SLACK={pace['slack']}", initramfs.LINK_USERLAND, HELPERS, JOB]
+    lines = [f"LENGTH={seconds} GRACE={pace['grace']} SLACK={pace['slack']}", initramfs.LINK_USERLAND, HELPERS, STRESS_NG, JOB]
     for part, (length, names) in enumerate(zip(parts, draw(seed, begin, len(parts), pace["at_once"]))):
-        workers = " ".join(f"--{name} {WORKERS.get(name, 1)} {STRESSORS[name]}".strip() for name in names)
         # Toggled all the time, deferrals never become old: every other round is without.
-        lines.append(f"round {length} '{'--toggle' if part % 2 else ''}' {workers}")
+        lines.append(f"round {length} '{'--toggle' if part % 2 else ''}' {workers(names)}")
     return "\n".join([*lines, END])
 
 
@@ -244,42 +127,6 @@ def storm_job(seconds, seed):
 
 
 # ---- what a boot says
-
-def cause(output):
-    """Failed cases of our programs: (those that are wrong, those that only had no time)."""
-    failed = [case.strip() for case in CASE.findall(output)]
-    return ([case for case in failed if not STARVED.match(case)], [case for case in failed if STARVED.match(case)])
-
-
-def poisoned(text):
-    """True if a stressor died of its own poison, and none of anything else that counts as a failure."""
-    died = {death for death in DIED.findall(text) if death[1] != str(int(signal.SIGKILL))}
-    return bool(POISONED.search(text)) and died == {("madvise", str(int(signal.SIGBUS)))}
-
-
-def by_name(result):
-    records = collections.defaultdict(list)
-    for record in result.records:
-        records[record.get("soak") or record.get("test")].append(record)
-    return records
-
-
-def counters(records):
-    return {key: value for key, value in (records["vmstat"] or [{}])[-1].items() if key != "soak"}
-
-
-def wrong_in_any(result):
-    """What no boot may have, whatever runs in it."""
-    failures = [splat.splitlines()[0] if len(splat.splitlines()) == 1 else
-                next((line for line in splat.splitlines() if not re.match(r"-+\[ cut here|=+$", line)), "report")
-                for splat in result.splats]
-    failures += ["oracle: " + json.dumps(error) for error in result.oracle_errors]
-    failures += result.problems
-    failures += [body for kernel, body in console.lines(result.console) if kernel and OOM.match(body)]
-    if result.job_exit not in (0, 124):
-        failures.append(f"the job ended with status {result.job_exit}")
-    return failures
-
 
 def storm_summary(result):
     """A boot of the storm as a record."""
@@ -383,10 +230,6 @@ def explain(arch, total):
 
 # ---- the boots
 
-def stress_ng(arch):
-    return initramfs.userland(arch, "stress-ng", "stress-ng")
-
-
 def boot(arch, kernel, seconds, seed, begin, log):
     """One boot as a record."""
     pace = PACE[arch]
@@ -427,8 +270,14 @@ def parse():
     parser.add_argument("--kver", default=common.kver())
     parser.add_argument("--kernel", help="kernel image (default: build/KVER/ARCH-debug)")
     parser.add_argument("--seed", type=int, help="which stressors run together (default: the time)")
+    parser.add_argument("--tiers", action="store_true", default=os.environ.get("TIERS", "0") not in ("", "0"),
+                        help="memory of two tiers is demoted and promoted (default: TIERS=1 of the environment)")
+    parser.add_argument("--without", default=os.environ.get("WITHOUT"), metavar="HOOKS",
+                        help="with tiers: a minute without these rules of migrc, which must be noticed; all: each of them")
     options = parser.parse_args()
     common.one_of("ARCH", options.arch, initramfs.ARCHES)
+    if options.without and not options.tiers:
+        raise common.Fail("WITHOUT= is for TIERS=1")
     return options
 
 
@@ -442,6 +291,8 @@ def main():
     measure.make("meter")
     OUT.mkdir(parents=True, exist_ok=True)
     stress_ng(options.arch)
+    if options.tiers:
+        return tiers.run(options, kernel, OUT)
     stat = kernel.stat()
     asked = {"minutes": options.minutes, "kernel": [str(kernel), stat.st_size, stat.st_mtime_ns]}
     place = OUT / f"{options.arch}-state.json"

@@ -161,9 +161,9 @@ def tracked():
 def tools(suite):
     suite.ktap("meter", sys.executable, "tools/tlb-rs", "meter")
     for name, test in (("bench arithmetic", "tests.test_bench"), ("selftests comparison", "tests.test_selftests"),
-                       ("soak's arithmetic", "tests.test_soak"), ("tlbstat on canned files", "tlbstat.test_tlbstat"),
-                       ("tlbstat doctor", "tlbstat.test_doctor"), ("tlbstat ab", "tlbstat.test_ab"),
-                       ("tlbstat price", "tlbstat.test_price"), ("package of tlbstat", "tlbstat.test_package"),
+                       ("soak's arithmetic", "tests.test_soak"), ("soak of tiers", "tests.test_soak_tiers"),
+                       ("tlbstat on canned files", "tlbstat.test_tlbstat"), ("tlbstat doctor", "tlbstat.test_doctor"),
+                       ("tlbstat ab", "tlbstat.test_ab"), ("tlbstat price", "tlbstat.test_price"), ("package of tlbstat", "tlbstat.test_package"),
                        ("verdicts of make test and matrix", "tests.test_verdicts"), ("fresh systems", "tests.test_fresh"),
                        ("recipes", "tests.test_recipes"), ("lines of code", "tests.test_size"),
                        ("tables of rules", "tests.test_rules"), ("decisions in C", "tests.test_policy"),
