@@ -36,10 +36,12 @@
 #define NUMA_BALANCING		"/proc/sys/kernel/numa_balancing"
 #define SCHED_DEBUG(what)	DEBUGFS "sched/numa_balancing/" what
 #define NODE0			"/sys/devices/system/node/node0/"
+#define POOL			NODE0 "hugepages/hugepages-2048kB/nr_hugepages"
 #define SCALE			"/proc/sys/vm/watermark_scale_factor"
 
 #define READ_PAGES		8192
 #define WRITE_PAGES		1024
+#define WINDOWS			8	/* of these */
 #define CHURN_PAGES		2048
 #define FORK_PAGES		256
 #define ROOM_PAGES		4096	/* of node 0, for all that is not locked */
@@ -49,7 +51,6 @@
 static size_t psize;
 static bool toggle;
 static char *readable, *writable, *forked;
-static struct tlb_rs_area coarse;
 static __u64 announced[WRITE_PAGES];
 static bool may_demote = true;
 static long offline, refused;	/* blocks */
@@ -62,30 +63,33 @@ static long long demotions(void)
 
 /* --- contents ---------------------------------------------------------------------------- */
 
+/* An eighth of the pages is in use for a second. The others cool, and are demoted. */
+static size_t window(size_t pages)
+{
+	return tlb_rs_now_ns() / 1000000000 % WINDOWS * (pages / WINDOWS);
+}
+
+static bool is_wrong(size_t page, size_t word)
+{
+	const size_t pos = page * (psize / sizeof(__u64)) + word;
+
+	return __atomic_load_n((__u64 *)readable + pos, __ATOMIC_RELAXED) != tlb_rs_word(SEED, pos);
+}
+
 static void fn_read(struct job *job)
 {
-	const size_t words = psize / sizeof(__u64);
+	const size_t words = psize / sizeof(__u64), nr = READ_PAGES / WINDOWS;
 	unsigned int state = 41 + job->nr;
-	size_t i, w, first;
+	size_t i, first;
 
 	do {
-		/* A few pages again and again, as a program that looks things up. */
-		first = tlb_rs_rnd(&state) % (READ_PAGES - 256);
-		for (i = 0; i < 1024; i++) {
-			size_t page = first + tlb_rs_rnd(&state) % 256;
-			const __u64 *p = (__u64 *)(readable + page * psize);
-
-			w = tlb_rs_rnd(&state) % words;
-			job->bad += __atomic_load_n(p + w, __ATOMIC_RELAXED) !=
-				    tlb_rs_word(SEED, page * words + w);
-		}
-		/* And all others now and then. */
-		for (i = job->nr; i < READ_PAGES; i += 2) {
-			const __u64 *p = (__u64 *)(readable + i * psize);
-
-			job->bad += __atomic_load_n(p, __ATOMIC_RELAXED) !=
-				    tlb_rs_word(SEED, i * words);
-		}
+		first = window(READ_PAGES);
+		for (i = 0; i < nr; i++)
+			job->bad += is_wrong(first + i, 0);
+		/* Some of them again, as a program that looks things up. */
+		for (i = 0; i < nr; i++)
+			job->bad += is_wrong(first + tlb_rs_rnd(&state) % nr,
+					     tlb_rs_rnd(&state) % words);
 		job->ops++;
 		tlb_rs_sleep_us(1000);
 	} while (!expired());
@@ -118,7 +122,9 @@ static void fn_write(struct job *job)
 static void fn_follow(struct job *job)
 {
 	do {
-		for (size_t i = 0; i < WRITE_PAGES; i++) {
+		size_t first = window(WRITE_PAGES), i;
+
+		for (i = first; i < first + WRITE_PAGES / WINDOWS; i++) {
 			__u64 least = __atomic_load_n(&announced[i], __ATOMIC_ACQUIRE);
 
 			job->bad += __atomic_load_n(number_of(i), __ATOMIC_RELAXED) < least;
@@ -239,16 +245,17 @@ static bool fill_until_it_wakes(struct tlb_rs_area *fine)
 	return true;
 }
 
-/* Large pages leave some room on node 0. */
+/* HugeTLB pages leave some room on node 0; that is fast, because nobody touches them. */
 static void fill_coarsely(void)
 {
 	struct tlb_rs_zones z = tlb_rs_read_zones(0);
+	long more = (z.free - z.high - ROOM_PAGES) / THP_PAGES;
+	char buf[32];
 
-	while (z.free > z.high + ROOM_PAGES + 2 * THP_PAGES && coarse.used < coarse.len &&
-	       !expired()) {
-		tlb_rs_touch_more(&coarse, SZ_2M / psize);
-		z = tlb_rs_read_zones(0);
-	}
+	if (more <= 0 || tlb_rs_read_file(POOL, buf, sizeof(buf)))
+		return;
+	snprintf(buf, sizeof(buf), "%ld", atol(buf) + more);
+	tlb_rs_write_file(POOL, buf);
 }
 
 /* What was touched last is free again. */
@@ -265,9 +272,10 @@ static void fn_kswapd(struct job *job)
 {
 	struct tlb_rs_area fine;
 
-	fill_coarsely();
-	fine = tlb_rs_make_area(0, coarse.len, true);
+	fine = tlb_rs_make_area(0, 8 * ROOM_PAGES * psize, true);
 	do {
+		/* A block that was offline has taken HugeTLB pages with it. */
+		fill_coarsely();
 		if (fill_until_it_wakes(&fine))
 			job->ops++;
 		else
@@ -417,8 +425,9 @@ static void prepare(void)
 	writable = map(WRITE_PAGES);
 	memset(writable, 0, WRITE_PAGES * psize);
 	forked = map(FORK_PAGES);
-	coarse = tlb_rs_make_area(0, tlb_rs_read_zones(0).managed * psize / SZ_2M * SZ_2M, true);
-	madvise(coarse.base, coarse.len, MADV_HUGEPAGE);
+	if (!tlb_rs_keep(POOL))
+		ksft_exit_skip("no HugeTLB pages\n");
+	fill_coarsely();
 	sigemptyset(&set);
 	sigaddset(&set, SIGALRM);
 	sigprocmask(SIG_BLOCK, &set, NULL);
@@ -499,7 +508,6 @@ int main(int argc, char **argv)
 	must_set(SCHED_DEBUG("scan_size_mb"), "64");
 	must_set(SCHED_DEBUG("scan_period_min_ms"), "20");
 	must_set(SCHED_DEBUG("scan_period_max_ms"), "40");
-	tlb_rs_thp_available();
 	must_set(NUMA_BALANCING, "2");
 	prepare();
 	if (skip && !migrc_skip_hooks(skip))
