@@ -12,7 +12,7 @@ from unittest import mock
 
 from tlbrs.guest import console, exercisers, guest, initramfs
 from tlbrs.kernel import toolchain
-from tlbrs.suites import harness, written
+from tlbrs.suites import harness, on_demand, written
 
 
 class Made(unittest.TestCase):
@@ -145,6 +145,17 @@ class Suites(Made):
         self.assertEqual((suite.passed, suite.failed), (0, []))
         self.assertEqual(suite.skipped, ["x86_64", "arm64 fsx", "arm64 fio"])
         self.assertIn("no network for arm64", (self.tmp / "s.txt").read_text(encoding="utf-8"))
+
+    def test_what_this_machine_cannot_make_is_skipped(self):
+        suite = self.suite()
+        with mock.patch.multiple(on_demand, kernel=lambda *_: True, filesystem=self.fail, boot=self.fail), \
+                mock.patch.object(written, "by_fio", lambda *_: None), mock.patch.object(guest, "program", lambda name: None):
+            on_demand.fs(suite)
+        suite.done()
+        self.assertEqual((suite.passed, suite.failed), (0, []))
+        self.assertEqual(sorted(suite.skipped), sorted([
+            "x86_64", *(f"arm64 migrc, {name}" for name in ("xfs", "btrfs", *guest.READ_ONLY)),
+            *(f"arm64 written back, {name}" for name in ("xfs", "btrfs"))]))
 
     def test_fio_runs_on_what_the_image_has(self):
         (self.tmp / ".config").write_text("CONFIG_EXT4_FS=y\nCONFIG_XFS_FS=y\n# CONFIG_BTRFS_FS is not set\n",

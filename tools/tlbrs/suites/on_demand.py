@@ -65,19 +65,23 @@ def fs(suite):
         broken = "TLB_SKIP={1} TLB_EXPECT=1 " + program + " -v {0}"
         image = [f"{program} -v image -v copyup", broken.format("image", "record")]
         with side_by_side(arch) as start:
-            # What is of ext4, of btrfs, and of images.
-            start(filesystem, suite, arch, "xfs", "xfs:512M", [program],
-                  ("verity", "journal", "btrfs", "image", "copyup"),
-                  oracle=arch == "arm64")
-            start(filesystem, suite, arch, "xfs without rules", "xfs:512M", XFS_BROKEN)
+            if written.can_make(suite, arch, "migrc", "xfs"):
+                # What is of ext4, of btrfs, and of images.
+                start(filesystem, suite, arch, "xfs", "xfs:512M", [program],
+                      ("verity", "journal", "btrfs", "image", "copyup"),
+                      oracle=arch == "arm64")
+                start(filesystem, suite, arch, "xfs without rules", "xfs:512M", XFS_BROKEN)
             for name in ("xfs", "btrfs"):
-                start(boot, suite, f"{name}, written back", arch, "fs",
-                      "tlb_batch_mkclean\nTLB_WRITEBACK=1 tlb_batch_mkclean", disk=f"{name}:512M")
+                if written.can_make(suite, arch, "written back", name):
+                    start(boot, suite, f"{name}, written back", arch, "fs",
+                          "tlb_batch_mkclean\nTLB_WRITEBACK=1 tlb_batch_mkclean", disk=f"{name}:512M")
             written.by_fio(suite, arch, "fs", start)
-            start(filesystem, suite, arch, "btrfs", "btrfs:512M",
-                  [f"{program} -v btrfs", broken.format("btrfs", "file")])
+            if written.can_make(suite, arch, "migrc", "btrfs"):
+                start(filesystem, suite, arch, "btrfs", "btrfs:512M",
+                      [f"{program} -v btrfs", broken.format("btrfs", "file")])
             for name in guest.READ_ONLY:
-                start(filesystem, suite, arch, name, name, image)
+                if written.can_make(suite, arch, "migrc", name):
+                    start(filesystem, suite, arch, name, name, image)
 
 
 def abuse(suite):

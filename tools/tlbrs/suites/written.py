@@ -289,14 +289,17 @@ def there(suite, arch, what, get):
         return None
 
 
+def can_make(suite, arch, what, fs):
+    """Whether this machine can make a file system; if not it is skipped."""
+    program, package, _ = guest.MKFS[fs]
+    if not guest.program(program):
+        suite.skip(f"{arch} {what}, {fs}", f"no {program}: {initramfs.apt_command(package)}")
+    return bool(guest.program(program))
+
+
 def chosen_file_systems(suite, arch, what, has=lambda fs: True):
-    """Those that this machine can make, of those that has() says; the others are skipped."""
-    for fs in filter(has, FILE_SYSTEMS):
-        program, package, _ = guest.MKFS[fs]
-        if guest.program(program):
-            yield fs
-        else:
-            suite.skip(f"{arch} {what}, {fs}", f"no {program}: {initramfs.apt_command(package)}")
+    """Those that this machine can make, of those that has() says."""
+    return [fs for fs in FILE_SYSTEMS if has(fs) and can_make(suite, arch, what, fs)]
 
 
 def by_fio(suite, arch, variant, start):
