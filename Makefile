@@ -70,7 +70,7 @@ help:
 #:   make soak MINUTES=15     stress-ng and our stress programs together, under KASAN, lockdep and the oracle of stale
 #:                            translations; on arm64, then as long a storm of HugeTLB pools; ARCH=
 #:                            TIERS=1: instead, two tiers of memory, with demotion and promotion; WITHOUT=flush: a
-#:                            minute of that without this rule of migrc, which must be noticed; WITHOUT=all: each
+#:                            minute of that without this rule of migrc, which must be noticed
 #:   make coverage            which lines of the pure logic the tests on the host run
 #:   make meter programs      the QEMU plugin, the guest programs
 #:   make doctor              what is here, what is missing and the command for it; make setup INSTALL=1:

@@ -13,7 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 from tests.test_soak import BEGIN, END, result_of
-from tlbrs.soak import soak, tiers
+from tlbrs.soak import boots, soak, tiers
 
 GOOD = BEGIN + """\
 {"test":"migrc_tier_stress","seconds":60,"lru":"%s","flip":7,"offline":1,"refused":2,"pgdemote_kswapd":5,\
@@ -58,7 +58,7 @@ class Plan(unittest.TestCase):
 
 class Reading(unittest.TestCase):
     def test_good(self):
-        record = tiers.merge([boot(ENOUGH + END % 0), boot(GOOD % ("mglru", 17000, 3400, 0) + END % 0)])
+        record = boots.merge([boot(ENOUGH + END % 0), boot(GOOD % ("mglru", 17000, 3400, 0) + END % 0)])
         self.assertEqual(record["failures"], [])
         self.assertEqual((record["stressed"], record["rounds"], record["lru"]), (120, 2, {"classic": 1, "mglru": 1}))
         self.assertEqual(tiers.too_little("arm64", record), [])
@@ -68,11 +68,11 @@ class Reading(unittest.TestCase):
         self.assertIn("demotion off and on 14 times; memory blocks: 2 were offline, 4 could not", text)
 
     def test_too_little(self):
-        record = tiers.merge([boot(GOOD % ("classic", 16000, 3000, 0) + END % 0)])
+        record = boots.merge([boot(GOOD % ("classic", 16000, 3000, 0) + END % 0)])
         self.assertEqual(tiers.too_little("arm64", record), ["migrc_deferred_demote 16000, which is less than 16667",
                                                              "pgpromote_success 3000, which is less than 3333"])
         self.assertEqual(tiers.too_little("x86_64", record), [])
-        record = tiers.merge([boot(GOOD % ("classic", 0, 0, 0) + END % 0)])
+        record = boots.merge([boot(GOOD % ("classic", 0, 0, 0) + END % 0)])
         self.assertEqual(len(tiers.too_little("x86_64", record)), 2)
 
     def test_failures(self):
@@ -129,9 +129,9 @@ class Running(unittest.TestCase):
         status, text, _, calls = self.run_with(seen, without="flush")
         self.assertEqual((status, calls[0].args[6]), (0, "flush"))
         self.assertIn("without flush, in 60 s: the oracle has 1 errors", text)
-        status, text, _, calls = self.run_with(*(len(tiers.SEEN) - 1) * [seen], unseen, without="all")
-        self.assertEqual((status, len(calls)), (1, len(tiers.SEEN)))
-        self.assertIn(f"FAILED: nothing was noticed without {tiers.SEEN[-1]}", text)
+        status, text, _, _ = self.run_with(unseen, without="flush")
+        self.assertEqual(status, 1)
+        self.assertIn("FAILED: nothing was noticed without flush", text)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ import random
 import re
 import signal
 
-from tlbrs.guest import console, initramfs
+from tlbrs.guest import console, guest, initramfs
+from tlbrs.kernel import common
+from tlbrs.report import measure
 
 BOOT_MINUTES = 15
 
@@ -192,3 +194,43 @@ def wrong_in_any(result):
     if result.job_exit not in (0, 124):
         failures.append(f"the job ended with status {result.job_exit}")
     return failures
+
+
+def merge(all_boots):
+    """All boots as one record: sums, but the largest of what was held."""
+    total = {}
+    for one in all_boots:
+        for key, value in one.items():
+            if isinstance(value, dict):
+                old = total.get(key, {})
+                total[key] = {name: old.get(name, 0) + value.get(name, 0) for name in sorted({*old, *value})}
+            elif key == "worst_held":
+                total[key] = max(total.get(key, 0), value)
+            else:
+                total[key] = total.get(key, type(value)()) + value
+    return total
+
+
+def denied(stats):
+    """A line about what migrc did not defer, the most frequent reason first."""
+    pages = {key.split()[1]: value for key, value in stats.items() if key.startswith("denied ") and value}
+    return "denied: " + (", ".join(f"{name} {n}" for name, n in sorted(pages.items(), key=lambda d: -d[1])) or "none")
+
+
+# ---- the boots
+
+def boot(kernel, arch, log, append="kunit.enable=0", **options):
+    """A boot with stress-ng on a disk of its own: one that was stopped may have left anything in it."""
+    def attempt():
+        disk = guest.make_disk(log.with_suffix(".img"), "1G", stress_ng(arch))
+        try:
+            return guest.boot(kernel, arch, disk=disk, log=log, append=f"{append} {measure.APPEND[arch]}", **options)
+        finally:
+            disk.unlink(missing_ok=True)
+
+    result = measure.again(attempt)
+    if result.boot_seconds is None or result.job_exit in (125, 126, 127):
+        raise common.Fail(f"the stress did not start\n{result.report()}\n  console: {log}")
+    if result.exit_status:
+        print(result.report(), flush=True)
+    return result

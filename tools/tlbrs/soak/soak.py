@@ -23,9 +23,10 @@ from pathlib import Path
 from tlbrs.guest import guest, initramfs
 from tlbrs.kernel import common
 from tlbrs.report import measure
-from tlbrs.soak import tiers
+from tlbrs.soak import boots, tiers
 from tlbrs.soak.boots import (ACCEPTED, BOOT_MINUTES, HELPERS, SKIPPED, STRESS_ERROR, STRESS_FAIL, STRESS_NG, STRESSORS,
-                              by_name, cause, counters, draw, lengths, poisoned, rounds, stress_ng, workers, wrong_in_any)
+                              by_name, cause, counters, denied, draw, lengths, merge, poisoned, rounds, stress_ng, workers,
+                              wrong_in_any)
 
 OUT = common.BUILD / "soak"
 # The storm in one piece: what it leaves behind adds up.
@@ -187,25 +188,9 @@ def summary(arch, result):
             "failures": list(dict.fromkeys(failures)), "notes": list(dict.fromkeys(notes))}
 
 
-def merge(boots):
-    """All boots as one record: sums, but the largest of what was held."""
-    total = {}
-    for boot in boots:
-        for key, value in boot.items():
-            if isinstance(value, dict):
-                old = total.get(key, {})
-                total[key] = {name: old.get(name, 0) + value.get(name, 0) for name in sorted({*old, *value})}
-            elif key == "worst_held":
-                total[key] = max(total.get(key, 0), value)
-            else:
-                total[key] = total.get(key, type(value)()) + value
-    return total
-
-
 def explain(arch, total):
     """Lines for people."""
     vmstat, stats = total["vmstat"], total["stats"]
-    denied = {key.split()[1]: value for key, value in stats.items() if key.startswith("denied ") and value}
     absent = sorted({*STRESSORS} - {*total["bogo_ops"]})
     lines = [f"{arch}: {total['seconds']} s, {total['rounds']} rounds in {total['boots']} boots, seed {total['seed']}",
              "stress-ng, bogo operations: " + ", ".join(f"{name} {ops}" for name, ops in total["bogo_ops"].items()) +
@@ -213,8 +198,7 @@ def explain(arch, total):
              "migrate_pages() of its processes: " + str(total["moved_processes"]),
              f"migrc: {vmstat.get('migrc_deferred', 0)} pages deferred, {vmstat.get('migrc_flush', 0)} flushes, "
              f"at most {total['worst_held']} held, {vmstat.get('migrc_held', 0)} at the end",
-             "denied: " + (", ".join(f"{name} {pages}" for name, pages in sorted(denied.items(), key=lambda d: -d[1]))
-                           or "none"),
+             denied(stats),
              f"hvo: {vmstat.get('cpu_pause', 0)} pauses, {vmstat.get('cpu_pause_cancelled', 0)} cancelled, "
              f"{vmstat.get('cpu_pause_fallback', 0)} stop_machine(), {vmstat.get('hvo_pte_updates', 0)} entries changed",
              f"oracle: {total['oracle_accesses']} accesses, {total['oracle_errors']} errors; "
@@ -233,22 +217,8 @@ def explain(arch, total):
 def boot(arch, kernel, seconds, seed, begin, log):
     """One boot as a record."""
     pace = PACE[arch]
-    def attempt():
-        # A file system of its own: a boot that was stopped may have left anything in it.
-        disk = guest.make_disk(OUT / f"{arch}.img", "1G", stress_ng(arch))
-        try:
-            return guest.boot(kernel, arch, job=job(arch, seconds, seed, begin), disk=disk, log=log,
-                              append=f"kunit.enable=0 {measure.APPEND[arch]}",
-                              timeout=seconds + pace["round"] + pace["grace"] + pace["slack"] + 600, **GUEST)
-        finally:
-            disk.unlink(missing_ok=True)
-
-    result = measure.again(attempt)
-    if result.boot_seconds is None or result.job_exit in (125, 126, 127):
-        raise common.Fail(f"the stress did not start\n{result.report()}\n  console: {log}")
-    if result.exit_status:
-        print(result.report(), flush=True)
-    return summary(arch, result)
+    return summary(arch, boots.boot(kernel, arch, log, job=job(arch, seconds, seed, begin),
+                                    timeout=seconds + pace["round"] + pace["grace"] + pace["slack"] + 600, **GUEST))
 
 
 def storm(arch, kernel, seconds, seed, log):
@@ -272,8 +242,8 @@ def parse():
     parser.add_argument("--seed", type=int, help="which stressors run together (default: the time)")
     parser.add_argument("--tiers", action="store_true", default=os.environ.get("TIERS", "0") not in ("", "0"),
                         help="memory of two tiers is demoted and promoted (default: TIERS=1 of the environment)")
-    parser.add_argument("--without", default=os.environ.get("WITHOUT"), metavar="HOOKS",
-                        help="with tiers: a minute without these rules of migrc, which must be noticed; all: each of them")
+    parser.add_argument("--without", default=os.environ.get("WITHOUT"), metavar="HOOK",
+                        help="with tiers: a minute without this rule of migrc, which must be noticed")
     options = parser.parse_args()
     common.one_of("ARCH", options.arch, initramfs.ARCHES)
     if options.without and not options.tiers:

@@ -292,9 +292,10 @@ def there(suite, arch, what, get):
 def can_make(suite, arch, what, fs):
     """Whether this machine can make a file system; if not it is skipped."""
     program, package, _ = guest.MKFS[fs]
-    if not guest.program(program):
-        suite.skip(f"{arch} {what}, {fs}", f"no {program}: {initramfs.apt_command(package)}")
-    return bool(guest.program(program))
+    if guest.program(program):
+        return True
+    suite.skip(f"{arch} {what}, {fs}", f"no {program}: {initramfs.apt_command(package)}")
+    return False
 
 
 def chosen_file_systems(suite, arch, what, has=lambda fs: True):
