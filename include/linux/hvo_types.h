@@ -91,7 +91,7 @@ struct hvo_event {
 	EM(CLEAR, "clear")		/* clear the access flag */ \
 	EM(WRPROTECT, "wrprotect")	/* tails that were there at boot become read-only */ \
 	EM(LEAVE, "leave")		/* an entry that stays gets its flag again */ \
-	EM(RCU, "rcu")			/* wait for a task that has read a reference count */ \
+	EM(RCU, "rcu")			/* wait for a task that has read a refcount */ \
 	EM(TRANSIT, "transit")		/* no pause while a CPU comes up or goes down */ \
 	EM(ABANDON, "abandon")		/* a pauser that panics lets the other CPUs go on */ \
 	EM(DUTY, "duty")		/* the other CPUs run in between */ \

@@ -10,7 +10,7 @@
  */
 #define MIGRC_FACTS(EM) \
 	EM(REASON, "reason")		/* the caller needs the source at once */ \
-	EM(MEMORY, "memory")		/* the task reclaims, or the zone is short of memory */ \
+	EM(MEMORY, "memory")		/* the task reclaims, or its zone lacks memory */ \
 	EM(LIMIT, "limit")		/* larger than all that may be deferred */ \
 	EM(MAPPINGS, "mappings")	/* in more page tables than a drain should flush */ \
 	EM(NOT_FROZEN, "not_frozen")	/* the content can change without a PTE */ \
@@ -36,7 +36,7 @@
 	EM(POISON, "poison")		/* memory failure looks at a page */ \
 	EM(MIXED, "mixed")		/* not all mappings of a folio could be deferred */ \
 	EM(WRITE, "write")		/* a file may be written to, or is zeroed */ \
-	EM(OFF, "off")			/* vm.migrc_enable=0, or a source that came after it */
+	EM(OFF, "off")			/* vm.migrc_enable=0, or a source that came later */
 
 /*
  * Rules and hooks. Fault injection can remove them: one bit each, see debugfs

@@ -10,7 +10,7 @@ struct mm_struct;
 #define TLB_BATCH_REASONS(EM) \
 	EM(RMAP_END, "rmap_end")	/* an rmap_one() callback ends: the mm may go away */ \
 	EM(MMS_FULL, "mms_full")	/* the same, and no more mms can be held */ \
-	EM(VA_OPEN, "va_open")		/* a fault may fill the address once the PTL is dropped */ \
+	EM(VA_OPEN, "va_open")		/* after the PTL, a fault may fill the address */ \
 	EM(OVERFLOW, "overflow")	/* the array is full */ \
 	EM(UNLOCK, "unlock")		/* reclaim is about to unlock the folio */ \
 	EM(PUT_BACK, "put_back")	/* a cleared PTE is about to become valid again */ \

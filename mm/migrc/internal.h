@@ -45,7 +45,7 @@ struct migrc_caller_facts {
 struct migrc_node_facts {
 	unsigned long present;	/* its pages */
 	unsigned long asked;	/* vm.migrc_max_pages */
-	unsigned long step;	/* pages from the low watermark to the high one; of demotion only */
+	unsigned long step;	/* pages from the low watermark to the high one; for demotion */
 };
 
 /* And of a folio that is to be migrated; mm/migrc/eligibility.rs says what follows. */

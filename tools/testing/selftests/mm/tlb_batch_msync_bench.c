@@ -173,7 +173,8 @@ static int run_variant(const struct variant *v)
 static void help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
-	       "  [--variant NAME]... [--writeback] [--pairs P] [--readers K [--idle]] [--dir DIR]\n",
+	       "  [--variant NAME]... [--writeback] [--pairs P]\n"
+	       "  [--readers K [--idle]] [--dir DIR]\n",
 	       prog);
 }
 

@@ -552,7 +552,8 @@ static int run_variant(int (*run)(void))
 static void help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
-	       "  [--variant NAME]... [--thps N] [--pairs P] [--readers K [--touch]] [--dir EXT4_DIR]\n",
+	       "  [--variant NAME]... [--thps N] [--pairs P]\n"
+	       "  [--readers K [--touch]] [--dir EXT4_DIR]\n",
 	       prog);
 }
 
