@@ -67,19 +67,22 @@ const struct cause causes[NCAUSES] = {
 	{ "kernel: vmemmap", "*hugetlb_vmemmap* arch_hvo_apply hvo_* vmemmap_remap*",
 	  0, false, "hvo flushes once for many HugeTLB pages" },
 	{ "kernel: vmalloc, modules", "*purge_vmap_area* vfree vfree_* __vunmap vunmap*\n"
-	  "_vm_unmap_aliases vm_unmap_aliases drain_vmap_area_work set_memory_* __change_memory_common\n"
-	  "change_page_attr_set_clr execmem_* pcpu_post_unmap_tlb_flush pcpu_* iounmap\n"
+	  "_vm_unmap_aliases vm_unmap_aliases drain_vmap_area_work set_memory_*\n"
+	  "__change_memory_common change_page_attr_set_clr execmem_*\n"
+	  "pcpu_post_unmap_tlb_flush pcpu_* iounmap\n"
 	  "free_vmap_area_noflush remove_vm_area set_direct_map_* __text_poke text_poke*\n"
 	  "kernel_map_pages __kernel_map_pages",
 	  0, false, "the kernel's own memory" },
 	{ "munmap, madvise", "*sys_munmap __vm_munmap do_vmi_align_munmap do_vmi_munmap\n"
 	  "do_mas_align_munmap unmap_region vms_* mmap_region __mmap_region *sys_mmap *sys_brk\n"
-	  "do_brk_flags do_madvise *sys_madvise *sys_process_madvise unmap_mapping_* zap_page_range*\n"
-	  "zap_vma_* truncate_* shmem_undo_range *sys_shmdt *sys_remap_file_pages ksys_shmdt",
+	  "do_brk_flags do_madvise *sys_madvise *sys_process_madvise unmap_mapping_*\n"
+	  "zap_page_range* zap_vma_* truncate_* shmem_undo_range *sys_shmdt\n"
+	  "*sys_remap_file_pages ksys_shmdt",
 	  0, false, "one flush already" },
 	{ "reclaim", "shrink_folio_list* shrink_page_list shrink_active_list shrink_inactive_list\n"
-	  "shrink_lruvec shrink_node* evict_folios reclaim_folio_list reclaim_pages folio_referenced*\n"
-	  "try_to_free_pages try_to_free_mem_cgroup_pages kswapd lru_gen_* try_to_inc_max_seq",
+	  "shrink_lruvec shrink_node* evict_folios reclaim_folio_list reclaim_pages\n"
+	  "folio_referenced* try_to_free_pages try_to_free_mem_cgroup_pages\n"
+	  "kswapd lru_gen_* try_to_inc_max_seq",
 	  32, false, "" },
 	{ "COW, faults", "do_wp_page do_anonymous_page do_swap_page handle_mm_fault\n"
 	  "__handle_mm_fault do_numa_page do_huge_pmd_*",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The series that make series exports, applied to a kernel tree by git am, one commit after the other, and built.
 
-What passed is not built again until the tree of that commit, or the configuration, changes: build/commits/ has a record
-for each architecture.
+What passed is not built again until the tree of that commit (its pages of documentation and its selftests apart), or
+the configuration, changes: build/commits/ has a record for each architecture.
 """
 
 import hashlib
@@ -16,6 +16,8 @@ from tlbrs.kernel import common, kernel as kernel_tool, series, source
 
 OUT = common.BUILD / "commits"
 VARIANT = "commits"     # as the build directories call it
+# In a line of git ls-tree: what no build of a kernel reads.
+NOT_BUILT = re.compile(r"\t(Documentation/.*\.rst|tools/testing/selftests/.*)$")
 
 
 def repository(kver):
@@ -40,8 +42,14 @@ def repository(kver):
     return repo
 
 
+def built_from(repo, content):
+    """A hash of the files of this tree that a build may read."""
+    files = repo.git("ls-tree", "-r", content).splitlines(keepends=True)
+    return hashlib.sha256("".join(f for f in files if not NOT_BUILT.search(f)).encode()).hexdigest()
+
+
 def applied(kver, passed):
-    """For each commit (its tree in build/, its name, the hash of its content), while it is the last one there.
+    """For each commit (its tree in build/, its name, the hash that built_from() gives), while it is the last one there.
 
     passed(hash): whether it need not be there. Then the files are left alone, for make to find them as they were.
     """
@@ -61,7 +69,8 @@ def applied(kver, passed):
             name = f"{mechanism}/{patch.name}"
             repo.git("apply", "--cached", patch, env=index)
             content = repo.git("write-tree", env=index).strip()
-            if passed(content):
+            files = built_from(repo, content)
+            if passed(files):
                 last = repo.git("commit-tree", "-p", last, "-m", name, content).strip()
             else:
                 repo.git("checkout", "-q", "--force", "--detach", last)
@@ -69,7 +78,7 @@ def applied(kver, passed):
                 if repo.git("rev-parse", "HEAD^{tree}").strip() != content:
                     raise common.Fail(f"{name}: git am and git apply differ")
                 last = "HEAD"
-            yield repo.path, name, content
+            yield repo.path, name, files
 
 
 def configuration(arch, kver):
@@ -117,12 +126,12 @@ def tried(arch, kver, boot):
     place = OUT / f"{arch}-{kver}.json"
     passed = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
 
-    def key(content):
-        return hashlib.sha256(content.encode() + config.read_bytes()).hexdigest()
+    def key(files):
+        return hashlib.sha256(files.encode() + config.read_bytes()).hexdigest()
 
     with common.lock(OUT / "lock", "test of the commits"):
-        for tree, name, content in applied(kver, lambda content: key(content) in passed):
-            if key(content) in passed:
+        for tree, name, files in applied(kver, lambda files: key(files) in passed):
+            if key(files) in passed:
                 yield name, None, 0
                 continue
             begin = time.monotonic()
@@ -134,6 +143,6 @@ def tried(arch, kver, boot):
             seconds = round(time.monotonic() - begin)
             wrong = boot(name)
             if not wrong:
-                passed[key(content)] = name
+                passed[key(files)] = name
                 common.store(place, passed)
             yield name, wrong, seconds
