@@ -12,7 +12,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from tlbrs.bench import (bench, content, flushcode, machine, of_folio, of_hvo, of_migrc, of_tlb_batch,
+from tlbrs.bench import (bench, content, flushcode, machine, of_folio, of_hvo, of_migrc, of_tiers, of_tlb_batch,
                          outcome, output, page, plots, suites)
 
 
@@ -89,10 +89,16 @@ def boots(_, arch, job, variant="bench", **options):
         for case in re.findall(r"migrc_workload --case (\w+)", job):
             found += pair(case, (31, 0), (31, 1) if case == "store" else (0, 1), ns=(1000 + 90 * i, 900), deferred=9,
                           denied=1)
-        if "migrc_tier" in job:
+        if "migrc_tier -t" in job:
             found += [flushed(name, 1, i, (4096, 0, 2) if not on else (1, 0, 1), 4096, migrc=on, deferred=4096 * on,
                               wakes=1, drains=on, step=2048) | {"units": 4096}
-                      for on in (0, 1) for name in of_migrc.TIERS]
+                      for on in (0, 1) for name in of_tiers.DEMOTED]
+        for case in re.findall(r"migrc_tier_bench --case (\w+)", job):
+            found += [{"region": case, "migrc": on, "ops": 1000 + 10 * on, "ns": 10**9 + i, "pgmigrate_success": 4096,
+                       "tlb_batch_flush": 4 if on else 400, "migrc_flush": on, "migrc_deferred": 4000 * on,
+                       "denied_writable": 96 * on, "denied_kind": 40 * on, "pgdemote_kswapd": 2048, "pgpromote_success": 2048,
+                       "thp_migration_success": 0, "fault_p99_ns": 9000, "numa_foreign": 5, "allocstall_movable": 1,
+                       "atomic_refused": 0, "nr_tlb_remote_flush": 7, "meter": {"tlbi": 9 if on else 900}} for on in (0, 1)]
     if "hvo_bench" in job:
         pages = int(option("pages", 16))
         found += [{"region": region, "strategy": s, "pages": pages * (512 if region.endswith("_small") else 1),
@@ -111,7 +117,7 @@ def measured():
             suites, text_size=lambda path: (len(str(path)), 2, 1), symbol_size=lambda path, name: 9000 + len(str(path))), \
             mock.patch.multiple(of_tlb_batch, boot=boots, flush_share=lambda result: None), \
             mock.patch.object(of_migrc, "boot", boots), mock.patch.object(of_hvo, "boot", boots), \
-            mock.patch.object(of_folio, "boot", boots):
+            mock.patch.object(of_folio, "boot", boots), mock.patch.object(of_tiers, "boot", boots):
         context = outcome.Context(["arm64", "x86_64"], "bench", "7.3", Path(out))
         results = []
         for name, suite in suites.SUITES.items():
@@ -371,7 +377,8 @@ class Overview(unittest.TestCase):
         found = {suite: {row["mechanism"] for row in mine} for suite, mine in rows.items() if mine}
         batch = ("counts", "folios", "msync", "demotion", "pageout", "worst", "thpscale")
         self.assertEqual(found, {**{s: {"tlb_batch"} for s in batch},
-                                 "migrc": {"migrc", "cost"}, "tiers": {"migrc"}, "workloads": {"migrc"}, "hvo": {"hvo"}, "size": {"cost"}})
+                                 "migrc": {"migrc", "cost"}, "tiers": {"migrc"}, "programs": {"migrc"}, "workloads": {"migrc"}, "hvo": {"hvo"},
+                                 "size": {"cost"}})
         for row in sum(rows.values(), []):
             self.assertTrue(row["commands"] and row["runs"], row)
             self.assertNotEqual(content.verdict(row), "no figure", row)

@@ -179,32 +179,3 @@ def workloads(result):
     result.notes.append("A flush of migration is one of a batch: here up to 32 pages, and all address spaces that map "
                         "them. Of a drain each address space counts as one. The mover moves as many pages each second "
                         "with migrc as without.")
-
-
-# ---- tiers
-
-TIERS = {"tier_proactive": "memory.reclaim demotes 4096 pages", "tier_classic": "kswapd, two LRU lists",
-         "tier_mglru": "kswapd, multi-generational LRU"}
-SCALES = (1000, 200, 10)    # vm.watermark_scale_factor
-
-
-def tiers(result):
-    """Of the checked image: only that has tiers of equal memory. Read-only pages at random addresses."""
-    for arch in result.context.arches:
-        flush = FLUSH[arch]
-        for scale in SCALES:
-            job = (f"for on in 0 1 0 1 0 1; do TLB_SCALE={scale} TLB_MIGRC=$on migrc_tier -t proactive -t classic "
-                   "-t mglru || exit 1; done")
-            records, text, _ = boot(result.context, arch, job, variant="checked", mem="1G", nodes=1, cpuless=1,
-                                    append="kunit.enable=0 tlb_slow_nodes=1", meter=arch == "arm64")
-            found, rows = switched(records, TIERS), []
-            for name, by in found.items():
-                rows += [[TIERS[name], on, per_unit(by[on], "units", "-"), per_unit(by[on], "wakes", "-"),
-                          per_unit(by[on], "deferred", "-"), per_unit(by[on], "drains", "-"), per_unit(by[on], flush, "-")]
-                         for on in (0, 1)]
-                if scale == SCALES[0]:
-                    result.compare("migrc", arch, TIERS[name], FLUSHES,
-                                   {m: each_unit(by[m], flush) for m in by}, text)
-            step = found["tier_proactive"][1][0]["step"]
-            result.table(f"{arch}: demoted, vm.watermark_scale_factor={scale}, a step has {step} pages",
-                         ["work", "vm.migrc_enable", "pages", "wakes", "deferred", "drains", flush], rows, text)

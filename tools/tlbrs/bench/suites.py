@@ -6,7 +6,8 @@ import subprocess
 
 from tlbrs.bench.of_folio import demotion, folios, msync
 from tlbrs.bench.of_hvo import hvo
-from tlbrs.bench.of_migrc import migrc, tiers, workloads
+from tlbrs.bench.of_migrc import migrc, workloads
+from tlbrs.bench.of_tiers import programs, tiers
 from tlbrs.bench.of_tlb_batch import counts, pageout, sweep, thpscale, worst
 from tlbrs.bench.outcome import Suite
 from tlbrs.kernel import toolchain
@@ -65,6 +66,7 @@ SUITES = {
     "sweep": Suite("one ASID invalidation or many by address", sweep),
     "migrc": Suite("flushes that are deferred at migration", migrc, ("stock",)),
     "tiers": Suite("pages that are demoted with migrc", tiers, ("checked",)),
+    "programs": Suite("programs that use more memory than the fast tier has", programs, ("checked",)),
     "workloads": Suite("programs whose memory moves while they use it", workloads),
     "hvo": Suite("HugeTLB pools that give their struct pages back, arm64", hvo),
     "size": Suite("code size and struct task_struct", size, ("stock", "release")),

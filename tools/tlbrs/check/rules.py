@@ -301,17 +301,18 @@ TLB maintenance: rules
 Each rule has a name, hooks that obey it, and a test or a proof. Each function in the column of
 hooks has a comment ``rule: mechanism/name: why``, so grep leads from one to the other. The
 mechanisms are described in Documentation/mm/tlb_batch.rst, Documentation/mm/migrc.rst and
-Documentation/mm/hvo.rst. The rules of restore are about large folios that are mapped again after
-their migration, or accessible again after a NUMA hint fault, those of mkclean about dirty ones that
-are written to disk, those of huge about THPs whose PMDs change, and those of migrate_device about
-pages that go to a device with memory of its own. Documentation/mm/tlb_maintenance_testing.rst says
-how the tests work and what they do not show.
+Documentation/mm/hvo.rst. There are four more groups of rules. Those of restore are about large
+folios that are mapped again after their migration, or become accessible again after a NUMA hint
+fault. Those of mkclean are about dirty folios that are written to disk. Those of huge are about
+THPs whose PMDs change. Those of migrate_device are about pages that go to a device with memory of
+its own. Documentation/mm/tlb_maintenance_testing.rst says how the tests work and what they do not
+show.
 
-A test is a program in ``tools/testing/selftests/mm`` and its cases. A write of the rule's name to
-``skip_hook``, in the debugfs directory of the mechanism, removes the rule. Those of restore,
-mkclean, huge and migrate_device are in the directory of tlb_batch. Each of a rule's tests then
-fails. If other names are removed instead, they are in brackets. If a rule is not removed, or not on
-one architecture, the reason follows.
+A test is a program in ``tools/testing/selftests/mm``, with its cases. To remove a rule, write its
+name to ``skip_hook`` in the debugfs directory of its mechanism. The rules of restore, mkclean, huge
+and migrate_device are in the directory of tlb_batch. While a rule is removed, each of its tests
+fails. If other names have to be removed instead, they are in brackets behind the test. If a rule
+cannot be removed, or not on one architecture, the reason follows.
 ``*.rs`` and ``*.litmus`` are in ``verify/`` of tlb-rs.
 """
 WIDTH = 100

@@ -31,6 +31,7 @@
  * What is held at the end of a half is drained in it. Of a drain each address space counts
  * as one flush (migrc_flush), of a batch all of them together (tlb_batch_flush).
  */
+#include "migrc_damon.h"
 #include "migrc_workload.h"
 
 enum mover by;
@@ -58,40 +59,12 @@ __u64 interval_ns;
 
 struct shared *shared;
 
-/* debugfs/migrc/stats */
-struct stats {
-	int nr;
-	struct {
-		char name[48];
-		long long val[2];
-	} line[MAX_STATS];
-};
-
 /* The tracepoint of drains, since the last look. */
 struct drains {
 	long long most_pages;
 	long long worst_ns;
 	long long mms;
 };
-
-static void stats_read(struct stats *s)
-{
-	char kind[24], name[24], line[128];
-	FILE *f = fopen(MIGRC_STATS, "r");
-
-	memset(s, 0, sizeof(*s));
-	if (!f)
-		return;
-	while (s->nr < MAX_STATS && fgets(line, sizeof(line), f)) {
-		long long *val = s->line[s->nr].val;
-
-		if (sscanf(line, "%23s %23s %lld %lld", kind, name, &val[0], &val[1]) < 3 ||
-		    !strcmp(kind, "age"))
-			continue;
-		snprintf(s->line[s->nr++].name, sizeof(s->line[0].name), "%s_%s", kind, name);
-	}
-	fclose(f);
-}
 
 static void drains_begin(void)
 {
@@ -123,46 +96,13 @@ static bool drains_read(struct drains *d)
 	return true;
 }
 
-/* Further members of the record. */
-static char extra[4096];
-static size_t extra_len;
-
-static __printf(1, 2) void add(const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	extra_len += vsnprintf(extra + extra_len, sizeof(extra) - extra_len, format, args);
-	va_end(args);
-	if (extra_len >= sizeof(extra))
-		ksft_exit_fail_msg("too long a record\n");
-}
-
-/* What was denied, drained and flushed by hooks, by reason; not what is 0. */
-static void add_stats(const struct stats *before)
-{
-	struct stats now;
-	int i;
-
-	stats_read(&now);
-	for (i = 0; i < now.nr && i < before->nr; i++) {
-		long long n = now.line[i].val[0] - before->line[i].val[0];
-		long long pages = now.line[i].val[1] - before->line[i].val[1];
-
-		if (n)
-			add(",\"%s\":%lld", now.line[i].name, n);
-		if (pages)
-			add(",\"%s_pages\":%lld", now.line[i].name, pages);
-	}
-}
-
 static struct {
 	long long moved, deferred;	/* while migrc was on */
 } total;
 
 static size_t half(const struct workload *w, int pair, int on)
 {
-	static struct stats stats;
+	static struct migrc_stats stats;
 	struct migrc_counters before, d;
 	struct tlb_rs_counters c;
 	struct drains drains;
@@ -172,7 +112,7 @@ static size_t half(const struct workload *w, int pair, int on)
 	migrc_write(MIGRC_ENABLE, on);
 	move_all(2);
 	migrc_expire();
-	stats_read(&stats);
+	migrc_stats_read(&stats);
 	migrc_read(&before);
 	moved = tlb_rs_vmstat_read("pgmigrate_success");
 	drains_begin();
@@ -191,22 +131,23 @@ static size_t half(const struct workload *w, int pair, int on)
 		total.deferred += d.val[MIGRC_DEFERRED];
 	}
 
-	extra_len = 0;
-	add(",\"by\":\"%s\"", movers[by]);
-	add(",\"migrc\":%d,\"pair\":%d,\"threads\":%d,\"pages\":%zu,\"block\":%zu", on, pair,
-	    w->procs ? nr_procs : nr_threads, set.nr, block_pages);
-	add(",\"readmostly\":%d,\"protect\":%d", readmostly, protect);
-	add(",\"moved\":%lld,\"ops\":%llu,\"ops_ns\":%llu", moved, n, ns);
-	add(",\"deferred\":%lld,\"denied\":%lld,\"migrc_flush\":%lld", d.val[MIGRC_DEFERRED],
-	    d.val[MIGRC_DENIED], d.val[MIGRC_FLUSH]);
-	add_stats(&stats);
+	record_begin();
+	record_add(",\"by\":\"%s\"", movers[by]);
+	record_add(",\"migrc\":%d,\"pair\":%d,\"threads\":%d,\"pages\":%zu,\"block\":%zu", on,
+		   pair, w->procs ? nr_procs : nr_threads, set.nr, block_pages);
+	record_add(",\"readmostly\":%d,\"protect\":%d", readmostly, protect);
+	record_add(",\"moved\":%lld,\"ops\":%llu,\"ops_ns\":%llu", moved, n, ns);
+	record_add(",\"deferred\":%lld,\"denied\":%lld,\"migrc_flush\":%lld",
+		   d.val[MIGRC_DEFERRED], d.val[MIGRC_DENIED], d.val[MIGRC_FLUSH]);
+	record_add_stats(&stats);
 	if (drains_read(&drains)) {
 		held = drains.most_pages > held ? drains.most_pages : held;
-		add(",\"worst_drain_ns\":%lld,\"drain_mms\":%lld", drains.worst_ns, drains.mms);
+		record_add(",\"worst_drain_ns\":%lld,\"drain_mms\":%lld", drains.worst_ns,
+			   drains.mms);
 	}
-	add(",\"worst_held\":%lld", held);
+	record_add(",\"worst_held\":%lld", held);
 	migrc_write(MIGRC_ENABLE, 0);
-	tlb_rs_json_region(w->name, extra, &c);
+	tlb_rs_json_region(w->name, record_text, &c);
 	return moved;
 }
 
@@ -283,7 +224,7 @@ static bool run(const struct workload *w)
 				       set.nr * moves);
 	}
 	if (by == BY_DAMON) {
-		damon_stop();
+		migrc_damon_stop();
 		if (!total.moved) {
 			ksft_print_msg("%s: DAMON moved nothing\n", w->name);
 			ok = false;
@@ -414,7 +355,7 @@ int main(int argc, char **argv)
 	tlb_rs_setting(TRACING "events/migrc/migrc_drain/enable", "1");
 	if (by == BY_BALANCE)
 		balance();
-	if (by == BY_DAMON && access(DAMON, F_OK))
+	if (by == BY_DAMON && !migrc_has_damon())
 		ksft_exit_skip("no DAMON\n");
 	nr_threads = nr_threads ?: tlb_rs_nr_cpus() - 1;
 	nr_procs = nr_procs ?: tlb_rs_nr_cpus() - 1;

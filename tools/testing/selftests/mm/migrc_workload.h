@@ -6,21 +6,16 @@
 #define _GNU_SOURCE
 #include <limits.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#include "migrc.h"
+#include "migrc_record.h"
 
 #define TRACING		"/sys/kernel/tracing/"
 #define DRAIN		"migrc_drain: pages=%lld mms=%lld age_us=%*d reason=%*s ns=%lld"
 #define BALANCING	DEBUGFS "sched/numa_balancing/"
-#define DAMON		"/sys/kernel/mm/damon/admin/kdamonds/"
-#define CONTEXT		"0/contexts/0/"
-#define SCHEME		CONTEXT "schemes/0/"
 #define MAX_THREADS	32
 #define MAX_PAIRS	1000
-#define MAX_STATS	64
 #define MAX_ROUNDS	10000
 #define FOLLOW_NS	10000000000ULL
 #define LIFE		(CLOCKS_PER_SEC / 5)	/* of a process */
@@ -80,7 +75,6 @@ __u64 all_ops(void);
 
 /* migrc_workload_moves.c */
 void balance(void);
-void damon_stop(void);
 void damon_start(void);
 long long move_all(int times);
 

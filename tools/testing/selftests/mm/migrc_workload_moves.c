@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Who moves the pages: the mover, NUMA balancing, DAMON. */
+#include "migrc_damon.h"
 #include "migrc_workload.h"
 
 /*
@@ -51,51 +52,14 @@ void balance(void)
 	migrc_setting(BALANCING "scan_period_max_ms", 100);
 }
 
-static void must_write(const char *dir, const char *name, const char *val)
-{
-	char path[256];
-	int err;
-
-	snprintf(path, sizeof(path), "%s/%s", dir, name);
-	err = tlb_rs_write_file(path, val);
-	if (err)
-		ksft_exit_fail_msg("%s: %s\n", path, strerror(-err));
-}
-
-void damon_stop(void)
-{
-	tlb_rs_write_file(DAMON "0/state", "off");
-	tlb_rs_write_file(DAMON "nr_kdamonds", "0");
-}
-
 /* All pages of the set, every 100 ms, to the target node of the scheme. */
 void damon_start(void)
 {
-	char pid[24], begin[24], end[24];
-	const char *const todo[][2] = {
-		{ "nr_kdamonds", "1" },
-		{ "0/contexts/nr_contexts", "1" },
-		{ CONTEXT "operations", "fvaddr" },
-		{ CONTEXT "targets/nr_targets", "1" },
-		{ CONTEXT "targets/0/pid_target", pid },
-		{ CONTEXT "targets/0/regions/nr_regions", "1" },
-		{ CONTEXT "targets/0/regions/0/start", begin },
-		{ CONTEXT "targets/0/regions/0/end", end },
-		{ CONTEXT "schemes/nr_schemes", "1" },
-		{ SCHEME "action", "migrate_hot" },
-		{ SCHEME "access_pattern/sz/max", "18446744073709551615" },
-		{ SCHEME "access_pattern/nr_accesses/max", "4294967295" },
-		{ SCHEME "access_pattern/age/max", "4294967295" },
-		{ SCHEME "target_nid", "0" },
-		{ "0/state", "on" },
+	const struct migrc_damon_scheme scheme = {
+		.action = "migrate_hot", .most = MIGRC_DAMON_ALWAYS,
 	};
-	size_t i;
 
-	snprintf(pid, sizeof(pid), "%d", getpid());
-	snprintf(begin, sizeof(begin), "%lu", (unsigned long)base);
-	snprintf(end, sizeof(end), "%lu", (unsigned long)base + set.nr * psize);
-	for (i = 0; i < ARRAY_SIZE(todo); i++)
-		must_write(DAMON, todo[i][0], todo[i][1]);
+	migrc_damon_start(base, set.nr * psize, &scheme, 1);
 }
 
 /* Until nine of ten pages have followed, or the kernel has given up. */
@@ -104,12 +68,10 @@ static void follow_pass(int odd)
 	long long before = tlb_rs_vmstat_read("pgmigrate_success");
 	__u64 end = tlb_rs_now_ns() + FOLLOW_NS;
 
-	if (by == BY_BALANCE) {
+	if (by == BY_BALANCE)
 		STORE(shared->node, odd);
-	} else {
-		must_write(DAMON, SCHEME "target_nid", odd ? "1" : "0");
-		must_write(DAMON, "0/state", "commit");
-	}
+	else
+		migrc_damon_retarget(odd);
 	while (tlb_rs_vmstat_read("pgmigrate_success") - before < (long long)set.nr * 9 / 10 &&
 	       tlb_rs_now_ns() < end)
 		tlb_rs_sleep_us(10000);
