@@ -22,6 +22,7 @@
 	EM(SHARED, "shared")		/* the PTE may become writable without a fault */ \
 	EM(NOTIFIER, "notifier")	/* a device or a guest walks this page table */ \
 	EM(BLOCK, "block")		/* a TLB may hold blocks that may not be deferred */ \
+	EM(MERGED, "merged")		/* a range that is flushed now includes it at no cost */ \
 	EM(LOCAL, "local")		/* no other CPU needed a flush */ \
 	EM(MIXED, "mixed")		/* some were deferred, then another mapping forbade it */
 

@@ -47,6 +47,7 @@ same_as_c! {
         Shared = migrc_fact_MIGRC_SHARED,
         Notifier = migrc_fact_MIGRC_NOTIFIER,
         Block = migrc_fact_MIGRC_BLOCK,
+        Merged = migrc_fact_MIGRC_MERGED,
         Local = migrc_fact_MIGRC_LOCAL,
         Mixed = migrc_fact_MIGRC_MIXED,
     }

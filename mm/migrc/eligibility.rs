@@ -49,10 +49,12 @@ reasons! {
     Notifier = 11,
     /// A TLB may hold the entries as blocks, and what replaces them may be of another size.
     Block = 12,
+    /// The entries join a range that is flushed now in any case: there is nothing to save.
+    Merged = 13,
     /// Only this CPU had to be flushed: there was nothing to save.
-    Local = 13,
+    Local = 14,
     /// Some mappings of the folio could be deferred, other mappings made a drain necessary.
-    Mixed = 14,
+    Mixed = 15,
 }
 
 /// A set of reasons.
@@ -302,6 +304,9 @@ pub struct MappingFacts {
     pub geometry: Geometry,
     /// Whether blocks may be deferred: that is for the administrator to say.
     pub blocks: bool,
+    /// A range that the task has to flush ends where the entries begin, or the reverse. One
+    /// operation invalidates both.
+    pub merges: bool,
     /// A TLB may hold the entries at all.
     pub accessible: bool,
 }
@@ -324,6 +329,9 @@ impl MappingFacts {
     /// A pending flush and a block are over with the flush, which comes before the copy. Then no
     /// task can write without a fault, and other mappings may be deferred. With the other facts a
     /// task could write to the new page while a TLB still leads to the old one.
+    ///
+    /// A range with a hole is two. So what is deferred between neighbours that are not would cost
+    /// one more operation now, and its share of a drain later.
     pub fn verdict(&self, first: Option<Geometry>) -> Verdict {
         let facts = [
             (self.writable, true, Deny::Writable),
@@ -331,6 +339,7 @@ impl MappingFacts {
             (self.shared, true, Deny::Shared),
             (self.notifier, true, Deny::Notifier),
             (self.blocked(first), false, Deny::Block),
+            (self.merges, false, Deny::Merged),
         ];
         let mut is_true = facts.into_iter().filter(|(is_true, ..)| *is_true);
 

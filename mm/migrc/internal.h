@@ -72,6 +72,7 @@ struct migrc_mapping_facts {
 	bool notifier;
 	enum migrc_geometry geometry;
 	bool blocks;		/* may be deferred */
+	bool merges;		/* with a range that is flushed now */
 	bool accessible;
 	bool lost_permission;	/* as far as the entry tells, see migrc_protect() */
 	bool mixes;		/* the rule "mixed" was removed */

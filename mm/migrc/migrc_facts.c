@@ -8,6 +8,7 @@
 #include <linux/mmu_notifier.h>
 #include <linux/percpu.h>
 #include <linux/swap.h>
+#include <linux/tlb_batch.h>
 #include <linux/userfaultfd_k.h>
 #include <asm/migrc.h>
 
@@ -88,6 +89,22 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 	return true;
 }
 
+/* Whether one operation invalidates [@start, @end) with a range that the task owes. */
+static bool merges(const struct mm_struct *mm, unsigned long start, unsigned long end)
+{
+	const struct tlb_batch *batch = current_tlb_batch();
+
+	if (!batch || !arch_migrc_has_ranges())
+		return false;
+	for (int i = 0; i < batch->nr; i++) {
+		const struct tlb_batch_range *range = &batch->range[i];
+
+		if (range->mm == mm && (range->end == start || range->start == end))
+			return true;
+	}
+	return false;
+}
+
 bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 		      unsigned int nr, pte_t pte, enum migrc_geometry geometry)
 {
@@ -105,6 +122,7 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 		/* rule: migrc/block: entries of two sizes must not overlap */
 		.geometry = geometry,
 		.blocks = migrc_defers_blocks(),
+		.merges = merges(mm, addr, addr + nr * PAGE_SIZE),
 		.accessible = pte_accessible(mm, pte),
 		.lost_permission = static_branch_unlikely(&migrc_readmostly_key) && nr == 1 &&
 				   !pte_dirty(pte) && (vma->vm_flags & VM_WRITE) &&

@@ -386,6 +386,7 @@ unsafe extern "C" fn migrc_meet(
         notifier: facts.notifier,
         geometry: geometry(facts.geometry),
         blocks: facts.blocks,
+        merges: facts.merges,
         accessible: facts.accessible,
     };
     let Some(permit) = walk.meet(&seen, facts.mixes) else {

@@ -29,7 +29,7 @@ fn facts_of_c() -> Vec<(String, String)> {
 }
 
 /// In the order of C, with the names that its `stats` have.
-const REASONS: [(Deny, &str); 15] = [
+const REASONS: [(Deny, &str); 16] = [
     (Deny::Reason, "reason"),
     (Deny::Memory, "memory"),
     (Deny::Limit, "limit"),
@@ -43,6 +43,7 @@ const REASONS: [(Deny, &str); 15] = [
     (Deny::Shared, "shared"),
     (Deny::Notifier, "notifier"),
     (Deny::Block, "block"),
+    (Deny::Merged, "merged"),
     (Deny::Local, "local"),
     (Deny::Mixed, "mixed"),
 ];
@@ -301,13 +302,14 @@ fn mapping(bits: u32) -> MappingFacts {
             Geometry::Pages
         },
         blocks: false,
-        accessible: bits & 32 == 0,
+        merges: bits & 32 != 0,
+        accessible: bits & 64 == 0,
     }
 }
 
 fn events() -> impl Iterator<Item = Event> + Clone {
     // Of all facts of an entry that is not accessible, none counts: only some of them are tried.
-    let mappings = (0..32).chain([32, 33, 36, 63]);
+    let mappings = (0..64).chain([64, 65, 68, 127]);
     let mappings = mappings.map(|bits| Event::Mapping(mapping(bits)));
     let flushed = [(false, false), (true, false), (false, true), (true, true)]
         .map(|(writable, shared)| Event::Flushed { writable, shared });
@@ -342,12 +344,13 @@ impl OldWalk {
                     (f.shared, Deny::Shared),
                     (f.notifier, Deny::Notifier),
                     (f.geometry == Geometry::Odd, Deny::Block),
+                    (f.merges, Deny::Merged),
                 ]
                 .into_iter()
                 .filter(|(is_true, _)| *is_true)
                 .fold(0, |all, (_, deny)| all | bit(deny));
 
-                if facts & !(bit(Deny::FlushPending) | bit(Deny::Block)) != 0 {
+                if facts & !(bit(Deny::FlushPending) | bit(Deny::Block) | bit(Deny::Merged)) != 0 {
                     self.denied |= facts;
                 } else if facts != 0 {
                     self.flushed |= facts;
@@ -442,7 +445,7 @@ fn walks_as_before() {
             }
         }
     }
-    assert_eq!(walks, 2 * 2 * 42 * 42 * 42);
+    assert_eq!(walks, 2 * 2 * 74 * 74 * 74);
 }
 
 /// All walks of three mappings, of any size: what is deferred is all of the size of the first, and
@@ -492,7 +495,7 @@ fn a_folio_is_deferred_in_one_size() {
 /// Whatever else is true of it.
 #[test]
 fn an_inaccessible_entry_says_nothing() {
-    for bits in 32..64 {
+    for bits in 64..128 {
         for mixes in [false, true] {
             let mut walk = Walk::default();
 

@@ -252,6 +252,7 @@ impl State {
                 notifier: false,
                 geometry,
                 blocks: rules.blocks,
+                merges: false,
                 accessible: true,
             };
 

@@ -131,7 +131,8 @@ const WALK: Subject = Subject {
     types: "",
     call: "case(black_box(Walk::default()), black_box(eligibility::MappingFacts {
                writable: false, pending: false, shared: false, notifier: false,
-               geometry: eligibility::Geometry::Pages, blocks: false, accessible: true,
+               geometry: eligibility::Geometry::Pages, blocks: false, merges: false,
+               accessible: true,
            }))",
 };
 

@@ -26,18 +26,19 @@ fuzz_target!(|mappings: Vec<u8>| {
                 Geometry::Pages
             },
             blocks: false,
-            accessible: bits & 32 == 0,
+            merges: bits & 32 != 0,
+            accessible: bits & 64 == 0,
         };
         let permit = walk.meet(&facts, false).map(Permit::counted).is_some();
 
-        assert_eq!(permit, bits & 63 == 0 && !forbidden);
+        assert_eq!(permit, bits & 127 == 0 && !forbidden);
         if !facts.accessible {
             continue;
         }
         deferred += u32::from(permit);
         forbidden |= bits & 13 != 0;
         if let Verdict::Flush(deny) | Verdict::Forbid(deny) = facts.verdict(None) {
-            assert_eq!(deny as u32, 8 + (bits & 31).trailing_zeros());
+            assert_eq!(deny as u32, 8 + (bits & 63).trailing_zeros());
             reasons.push(deny as u32);
         }
     }

@@ -34,6 +34,12 @@ static inline bool arch_migrc_may_retype(pte_t pte)
 	return system_supports_mte() && pte_tagged(pte);
 }
 
+/* Whether a longer range takes no more operations, or few. */
+static inline bool arch_migrc_has_ranges(void)
+{
+	return system_supports_tlb_range();
+}
+
 /* With BBML3, a TLB may have entries of two sizes for one address. */
 static inline bool arch_migrc_minds_size(void)
 {

@@ -23,6 +23,12 @@ static inline bool arch_migrc_may_retype(pte_t pte)
 	return false;
 }
 
+/* The batch has no ranges: all pages of it are one flush. */
+static inline bool arch_migrc_has_ranges(void)
+{
+	return false;
+}
+
 /* A TLB holds page table entries one by one. */
 static inline bool arch_migrc_minds_size(void)
 {

@@ -95,6 +95,32 @@ static bool denied_local(void)
 }
 #endif
 
+#ifdef __aarch64__
+/* Every second page is writable: the others are holes in what has to be flushed, or are not. */
+static bool denied_merged(void)
+{
+	struct tlb_rs_counters c;
+	struct migrc_set set;
+	char *base = migrc_map_readonly(&set, EXIT_PAGES, SEED);
+	long long ranges;
+	size_t i;
+	bool ok;
+
+	for (i = 0; i < set.nr; i += 2) {
+		mprotect(base + i * psize, psize, PROT_READ | PROT_WRITE);
+		base[i * psize] = base[i * psize];
+	}
+	tlb_rs_counters_read(&c);
+	ok = denied_move("merged", &set);
+	tlb_rs_counters_diff(&c);
+	ranges = c.vmstat[TLB_RS_VMSTAT_RANGES];
+	ksft_print_msg("%lld ranges for %zu pages, of which each second one is denied\n", ranges,
+		       set.nr);
+	unmap(&set, base);
+	return ok && ranges <= (long long)set.nr / 16;
+}
+#endif
+
 /* The reasons are what these are about. */
 static void denied_rounds(long rounds, struct result *r, bool (*denied)(void))
 {
@@ -116,6 +142,9 @@ void case_denied(long rounds, struct result *r)
 	denied_rounds(rounds, r, denied_memory);
 #ifdef __x86_64__
 	denied_rounds(rounds, r, denied_local);
+#endif
+#ifdef __aarch64__
+	denied_rounds(rounds, r, denied_merged);
 #endif
 }
 

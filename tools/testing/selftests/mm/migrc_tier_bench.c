@@ -10,12 +10,16 @@
  * weights  They read a file that they have mapped. DAMON demotes what is cold and promotes what
  *          is hot.
  *
- * All values that are read are checked. A fourth thread, on CPU 0, looks what that costs others:
+ * With --rounds nothing moves by itself: in each half migrate_pages() moves all memory of the program
+ * to one node and back so many times.
+ *
+ * All values that are read are checked. Another process, on CPU 0, looks what that costs others:
  * page faults in new memory (p99), and allocations that may not sleep (of queued signals).
  * numa_foreign counts pages of any size that were wanted of a node that had none.
  */
 #define _GNU_SOURCE
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 
 #include "migrc_damon.h"
@@ -35,6 +39,7 @@
 const char *dir = "/mnt";
 bool huge;
 
+static int rounds;
 static const struct load *const loads[] = { &load_grid, &load_weights };
 static const struct load *load;
 static struct tlb_rs_area data;
@@ -102,7 +107,9 @@ static struct {
 	__u32 ns[MAX_FAULTS];
 	size_t nr;
 	long atomic, refused;	/* allocations */
-} others;
+	__u64 until;		/* it is busy, in ns of the monotonic clock */
+	__u64 done;		/* until then it was */
+} *others;			/* shared with the process that fills it */
 
 static void fault(void)
 {
@@ -118,8 +125,8 @@ static void fault(void)
 	for (i = 0; i < FAULTS; i++) {
 		p[i * psize] = 1;
 		now = tlb_rs_now_ns();
-		if (others.nr < MAX_FAULTS)
-			others.ns[others.nr++] = now - before < ~0U ? now - before : ~0U;
+		if (others->nr < MAX_FAULTS)
+			others->ns[others->nr++] = now - before < ~0U ? now - before : ~0U;
 		before = now;
 	}
 	munmap(p, FAULTS * psize);
@@ -136,9 +143,9 @@ static void queue_signals(void)
 	sigaddset(&set, SIGRTMIN);
 	for (i = 0; i < SIGNALS; i++) {
 		if (sigqueue(getpid(), SIGRTMIN, (union sigval){ .sival_int = i }))
-			others.refused++;
+			others->refused++;
 	}
-	others.atomic += SIGNALS;
+	others->atomic += SIGNALS;
 	while (sigtimedwait(&set, NULL, &none) == SIGRTMIN)
 		;
 }
@@ -150,16 +157,60 @@ static int compare(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-static void be_another_user(int seconds)
+/*
+ * A process of its own, because munmap() would flush what is deferred of the readers. It is forked
+ * before there is anything to be read, because fork() takes write permission away.
+ */
+static void start_another_user(void)
 {
-	const __u64 end = tlb_rs_now_ns() + seconds * 1000000000ULL;
+	unsigned int i = 0;
+
+	others = mmap(NULL, sizeof(*others), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		      0);
+	if (others == MAP_FAILED)
+		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
+	memset(others, 0, sizeof(*others));
+	if (fork())
+		return;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	for (;;) {
+		__u64 until = __atomic_load_n(&others->until, __ATOMIC_ACQUIRE);
+
+		for (; tlb_rs_now_ns() < until; i++) {
+			fault();
+			if (i % 50 == 0)
+				queue_signals();
+			tlb_rs_sleep_us(2000);
+		}
+		if (until)
+			__atomic_store_n(&others->done, until, __ATOMIC_RELEASE);
+		tlb_rs_sleep_us(1000);
+	}
+}
+
+static void watch_another_user(int seconds)
+{
+	const __u64 until = tlb_rs_now_ns() + seconds * 1000000000ULL;
+
+	others->nr = 0;
+	others->atomic = 0;
+	others->refused = 0;
+	__atomic_store_n(&others->until, until, __ATOMIC_RELEASE);
+	tlb_rs_sleep_us(seconds * 1000000);
+	if (!tlb_rs_reaches(&others->done, until, "the other user"))
+		ksft_exit_fail_msg("no end\n");
+}
+
+/* All memory of this process, to node 1 and back. */
+static void move_all(void)
+{
+	const unsigned long node[] = { 1, 2 };
 	int i;
 
-	for (i = 0; tlb_rs_now_ns() < end; i++) {
-		fault();
-		if (i % 50 == 0)
-			queue_signals();
-		tlb_rs_sleep_us(2000);
+	for (i = 0; i < 2 * rounds; i++) {
+		if (syscall(SYS_migrate_pages, 0, 8 * sizeof(node[0]), &node[i % 2],
+			    &node[(i + 1) % 2]) < 0)
+			ksft_exit_fail_msg("migrate_pages: %s\n", strerror(errno));
 	}
 }
 
@@ -183,13 +234,17 @@ static void half(int pair, int on, int warm, int seconds)
 
 	switch_migrc(on);
 	tlb_rs_sleep_us(warm * 1000000);
-	memset(&others, 0, sizeof(others));
 	migrc_stats_read(&stats);
 	for (i = 0; i < ARRAY_SIZE(counted); i++)
 		before[i] = tlb_rs_vmstat_read(counted[i]);
 	n = look_ups();
 	tlb_rs_begin(&c);
-	be_another_user(seconds);
+	if (rounds)
+		move_all();
+	else
+		watch_another_user(seconds);
+	if (rounds && on > 0)
+		migrc_expire();
 	tlb_rs_end(&c);
 	n = look_ups() - n;
 
@@ -202,10 +257,10 @@ static void half(int pair, int on, int warm, int seconds)
 				   tlb_rs_vmstat_read(counted[i]) - before[i]);
 	}
 	record_add_stats(&stats);
-	qsort(others.ns, others.nr, sizeof(others.ns[0]), compare);
+	qsort(others->ns, others->nr, sizeof(others->ns[0]), compare);
 	record_add(",\"faults\":%zu,\"fault_p99_ns\":%u,\"atomic\":%ld,\"atomic_refused\":%ld",
-		   others.nr, others.nr ? others.ns[others.nr * 99 / 100] : 0, others.atomic,
-		   others.refused);
+		   others->nr, others->nr ? others->ns[others->nr * 99 / 100] : 0,
+		   others->atomic, others->refused);
 	tlb_rs_json_region(load->name, record_text, &c);
 }
 
@@ -235,7 +290,8 @@ static bool run(size_t len, int pairs, int warm, int seconds)
 	size_t bad = 0;
 	int i;
 
-	leave(len / 2);
+	if (!rounds)
+		leave(len / 2);
 	data.base = load->map(len, &data.len);
 	data.used = data.len;
 	for (i = 0; i < READERS; i++) {
@@ -243,13 +299,13 @@ static bool run(size_t len, int pairs, int warm, int seconds)
 		if (pthread_create(&readers[i].thread, NULL, reader, &readers[i]))
 			ksft_exit_fail_msg("cannot start readers\n");
 	}
-	if (load->damon)
+	if (load->damon && !rounds)
 		migrc_damon_start(data.base, data.len, schemes, ARRAY_SIZE(schemes));
-	else
+	else if (!rounds)
 		tlb_rs_setting(NUMA_BALANCING, "2");
 	for (i = 0; i < 2 * pairs; i++)
 		half(i / 2, has_migrc ? (i ^ i / 2) & 1 : -1, warm, seconds);
-	if (load->damon)
+	if (load->damon && !rounds)
 		migrc_damon_stop();
 	stop = true;
 	for (i = 0; i < READERS; i++) {
@@ -272,7 +328,7 @@ static void help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
 	       "  [--case grid|weights] [--thp] [--mb SIZE] [--pairs P] [--seconds N]\n"
-	       "  [--warm SECONDS] [--lru classic|mglru] [--dir DIRECTORY]\n"
+	       "  [--warm SECONDS] [--lru classic|mglru] [--rounds R] [--dir DIRECTORY]\n"
 	       "--mb: of all that is read; the fast tier has room for a half of it\n"
 	       "--seconds: of each half; --warm: before it\n",
 	       prog);
@@ -288,6 +344,7 @@ int main(int argc, char **argv)
 		{ "seconds", required_argument, NULL, 's' },
 		{ "warm", required_argument, NULL, 'w' },
 		{ "lru", required_argument, NULL, 'l' },
+		{ "rounds", required_argument, NULL, 'r' },
 		{ "dir", required_argument, NULL, 'd' },
 		{ "help", no_argument, NULL, 'h' },
 		{ }
@@ -321,6 +378,9 @@ int main(int argc, char **argv)
 			break;
 		case 'l':
 			lru = optarg;
+			break;
+		case 'r':
+			rounds = tlb_rs_number(optarg, 1, 1000);
 			break;
 		case 'd':
 			dir = optarg;
@@ -357,6 +417,7 @@ int main(int argc, char **argv)
 	sigaddset(&set, SIGRTMIN);
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	tlb_rs_pin_cpu(0);
+	start_another_user();
 
 	ksft_set_plan(nr);
 	for (i = 0; i < ARRAY_SIZE(loads); i++) {

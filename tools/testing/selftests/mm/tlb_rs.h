@@ -168,6 +168,7 @@ bool tlb_rs_delay(const char *path, long us);
 
 #define TLB_RS_NR_VMSTAT	10
 #define TLB_RS_VMSTAT_PAGES	0	/* index of tlb_batch_pages */
+#define TLB_RS_VMSTAT_RANGES	1	/* of tlb_batch_ranges */
 #define TLB_RS_VMSTAT_FLUSH	2	/* of tlb_batch_flush */
 #define TLB_RS_VMSTAT_MIGRATED	4	/* of pgmigrate_success */
 #define TLB_RS_VMSTAT_FLUSH_ALL	8	/* of nr_tlb_local_flush_all */
