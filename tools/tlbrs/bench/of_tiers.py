@@ -46,7 +46,9 @@ HARM = {"fault_p99_ns": "p99 of a page fault, ns", "numa_foreign": "pages that n
         "allocstall": "direct reclaims", "atomic_refused": "atomic allocations that failed"}
 STALLS = ("allocstall_normal", "allocstall_movable", "allocstall_dma32")
 # Rules that are no shortage of migrc: the page can be written to, or its permissions are being taken away.
-UNAVOIDABLE = ("denied_writable", "denied_flush_pending", "denied_reason")
+UNAVOIDABLE = ("denied_writable", "denied_flush_pending", "denied_reason", "denied_merged")
+# Memory that moves to and fro while its pages lose write permission: what was deferred may leave holes in ranges.
+ROUNDS = "migrate_pages() of look-ups, to and fro"
 
 
 def moved(record):
@@ -75,9 +77,28 @@ def harm(record, key):
     return sum(record.get(stall, 0) for stall in STALLS) if key == "allocstall" else record[key]
 
 
+def all_flushes(record, arch):
+    """Of 1000 pages that were migrated, whatever flushed."""
+    return 1000 * value(record, FLUSH[arch]) / moved(record)
+
+
+def rounds(result, arch):
+    job = ("echo 1 > /proc/sys/vm/migrc_readmostly && "
+           f"migrc_tier_bench --case grid --mb 96 --rounds 6 --pairs {PAIRS} --warm 1")
+    records, text, _ = boot(result.context, arch, job, meter=arch == "arm64", **MACHINE)
+    by = {m: [r for r in records if r.get("migrc") == m] for m in (0, 1)}
+    rows = [[pair + 1, *(all_flushes(by[m][pair], arch) for m in (0, 1)), 100 * on["migrc_deferred"] / moved(on),
+             by_reason(on)] for pair, on in enumerate(by[1])]
+    result.compare("migrc", arch, ROUNDS, FLUSHES, {m: [all_flushes(r, arch) / 1000 for r in by[m]] for m in by}, text)
+    result.gate(f"{arch}: {ROUNDS}, flushes with migrc over without, worst pair", max(on / off for _, off, on, *_ in rows), 1.0)
+    result.table(f"{arch}: {ROUNDS}, vm.migrc_readmostly=1, one boot",
+                 ["pair", f"{FLUSH[arch]} of 1000 moved pages, off", "on", "% deferred", "by reason"], rows, text)
+
+
 def programs(result):
     """Half of their memory fits into the fast tier."""
     for arch in result.context.arches:
+        rounds(result, arch)
         rows, others, reasons, commands = [], [], [], []
         for about, options in LOADS.items():
             job = f"migrc_tier_bench {options} --pairs {PAIRS} --seconds {SECONDS}"
@@ -88,10 +109,12 @@ def programs(result):
             rows.append([about, *(middle(by[m], lambda r: r["ops"] * 1e9 / r["ns"]) for m in (0, 1)),
                          f"{half:.3f} ({low:.3f} to {high:.3f})",
                          *(middle(by[m], moved) for m in (0, 1)), *(middle(by[m], flushes) for m in (0, 1)),
-                         *(middle(by[m], lambda r: 1000 * value(r, FLUSH[arch]) / moved(r)) for m in (0, 1)),
+                         *(middle(by[m], lambda r: all_flushes(r, arch)) for m in (0, 1)),
                          middle(by[1], deferred)])
             others += [[about, text_, *(middle(by[m], lambda r, key=key: harm(r, key)) for m in (0, 1))]
                        for key, text_ in HARM.items()]
+            result.gate(f"{arch}: {about}, flushes of a moved page with migrc over without, medians",
+                        rows[-1][7] / rows[-1][6] if rows[-1][6] else 0, 1.0)
             last = by[1][-1]
             reasons.append([about, last["pgdemote_kswapd"], last["pgpromote_success"], last["thp_migration_success"],
                             last["migrc_deferred"], by_reason(last)])
