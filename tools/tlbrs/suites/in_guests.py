@@ -327,7 +327,12 @@ def programs(suite):
                       "Fatal exception while the other CPUs wait", "oops")
                 start(hvo_boot, suite)
                 run("hvo, gigantic pages of the boot", "hvo_boot && hvo_pool -t late_cpu", mem="6G",
-                    append="kunit.enable=0 hugetlb_free_vmemmap=on hugepagesz=1G hugepages=2")
+                    append="kunit.enable=0 hugetlb_free_vmemmap=on hugepagesz=1G hugepages=0:1,1:1")
+                # From CMA; and some are in two zones, which the kernel takes back.
+                for how, mem in (("hugetlb_cma=2G hugetlb_cma_only=1 hugepagesz=1G hugepages=2", "6G"),
+                                 ("movablecore=2500M hugepagesz=1G hugepages=6", "12G")):
+                    run(f"hvo, gigantic pages of the boot, {how.split('=')[0]}", "hvo_boot", mem=mem,
+                        append=f"kunit.enable=0 hugetlb_free_vmemmap=on {how}")
                 run("hvo, one CPU", "hvo_pool -t pool", mem="4G", smp=1, nodes=1)
                 run("hvo, GICv2", "hvo_pool -t pool", mem="4G", gic=2)
                 run("hvo, pseudo-NMIs", "hvo_pool -t pool && hvo_pool -t readers", mem="4G",

@@ -25,13 +25,15 @@ def debug(suite):
 
 def pages(suite):
     """arm64 with other pages than 4 KiB: the same programs, one PMD-sized folio."""
-    for variant in ("16k", "64k") if chosen(suite, "arm64") else ():
+    for variant, largest, room in (("16k", "1G", "8G"), ("64k", "16G", "48G")) if chosen(suite, "arm64") else ():
         if kernel(suite, "arm64", variant):
             boot(suite, f"pages of {variant}", "arm64", variant,
                  "tlb_batch_thp_split --thps 1 && tlb_batch_move_bench --pages 512 && "
                  "tlb_batch_stale_litmus --rounds 100 --expect-none && tlb_batch_stress --seconds 10",
                  meter=True, mem="6G", timeout=600)
             boot(suite, f"hvo, pages of {variant}", "arm64", variant, "hvo_pool", mem="8G", timeout=900)
+            boot(suite, f"hvo, gigantic pages of the boot, pages of {variant}", "arm64", variant, "hvo_boot", mem=room, nodes=1,
+                 append=f"kunit.enable=0 hugetlb_free_vmemmap=on hugepagesz={largest} hugepages=2")
             # Of 64 KiB: from 16 GiB to 512 MiB, none of which is touched.
             boot(suite, f"hvo demote, pages of {variant}", "arm64", variant, "hvo_pool -t demote", mem="80G", nodes=1,
                  timeout=900)
