@@ -51,13 +51,22 @@ UNAVOIDABLE = ("denied_writable", "denied_flush_pending", "denied_reason", "deni
 ROUNDS = "migrate_pages() of look-ups, to and fro"
 
 
+# With fewer pages that moved, flushes by what else runs would count.
+FEW = 1000
+
+
 def moved(record):
-    return max(record["pgmigrate_success"], 1)
+    return record["pgmigrate_success"]
+
+
+def for_1000(record, count):
+    """Of what was counted, for 1000 pages that were migrated; None if few were."""
+    return 1000 * count / moved(record) if moved(record) >= FEW else None
 
 
 def flushes(record):
-    """Of migration and of drains, for 1000 pages that were migrated."""
-    return 1000 * (record["tlb_batch_flush"] + record["migrc_flush"]) / moved(record)
+    """Of migration and of drains."""
+    return for_1000(record, record["tlb_batch_flush"] + record["migrc_flush"])
 
 
 def deferred(record):
@@ -78,8 +87,8 @@ def harm(record, key):
 
 
 def all_flushes(record, arch):
-    """Of 1000 pages that were migrated, whatever flushed."""
-    return 1000 * value(record, FLUSH[arch]) / moved(record)
+    """Whatever flushed."""
+    return for_1000(record, value(record, FLUSH[arch]))
 
 
 def rounds(result, arch):
@@ -113,12 +122,13 @@ def programs(result):
                          middle(by[1], deferred)])
             others += [[about, text_, *(middle(by[m], lambda r, key=key: harm(r, key)) for m in (0, 1))]
                        for key, text_ in HARM.items()]
-            result.gate(f"{arch}: {about}, flushes of a moved page with migrc over without, medians",
-                        rows[-1][7] / rows[-1][6] if rows[-1][6] else 0, 1.0)
+            off, on = rows[-1][6:8]
+            if off and on is not None:
+                result.gate(f"{arch}: {about}, flushes of a moved page with migrc over without, medians", on / off, 1.0)
+                result.compare("migrc", arch, about, FLUSHES, {m: [flushes(r) / 1000 for r in by[m]] for m in by}, text)
             last = by[1][-1]
             reasons.append([about, last["pgdemote_kswapd"], last["pgpromote_success"], last["thp_migration_success"],
                             last["migrc_deferred"], by_reason(last)])
-            result.compare("migrc", arch, about, FLUSHES, {m: [flushes(r) / 1000 for r in by[m]] for m in by}, text)
         halves = f"{PAIRS} pairs of {SECONDS} s"
         result.table(f"{arch}: programs twice as large as the fast tier, {halves}, medians",
                      ["work", "a second, off", "on", "time of one, on / off (quartiles)", "pages moved, off", "on",

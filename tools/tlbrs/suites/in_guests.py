@@ -287,7 +287,9 @@ def programs(suite):
             # SUITE=counts has its other cases.
             run("demotion", "tlb_batch_demote -t isolated -t throttled -t full -t full_noswap", swap="256M", **TIERS)
             # SUITE=counts has its other cases.
-            run("tiers", "migrc_tier -t again -t step -t cycle -t overshoot -t short -t direct -t throttled -t oom", **TIERS)
+            run("tiers", "migrc_tier_bench --case grid --mb 64 --pairs 1 --seconds 2 --warm 1 && "
+                "migrc_tier_bench --case grid --mb 64 --pairs 1 --rounds 1 --warm 0",
+                "migrc_tier -t again -t step -t cycle -t overshoot -t short -t direct -t throttled -t oom", **TIERS)
             if arch == "x86_64":
                 run("tiers of HMAT", "migrc_tier -t proactive", how=asked, **HMAT)
                 run("tiers of two zones", "TLB_DIR=/mnt migrc_tier -t zones -t boost", how=asked, disk="256M", **ZONES)

@@ -10,8 +10,8 @@
  * weights  They read a file that they have mapped. DAMON demotes what is cold and promotes what
  *          is hot.
  *
- * With --rounds nothing moves by itself: in each half migrate_pages() moves all memory of the program
- * to one node and back so many times.
+ * With --rounds nothing moves by itself: in each half migrate_pages() moves all memory of the
+ * program to one node and back so many times.
  *
  * All values that are read are checked. Another process, on CPU 0, looks what that costs others:
  * page faults in new memory (p99), and allocations that may not sleep (of queued signals).
@@ -136,15 +136,14 @@ static void fault(void)
 static void queue_signals(void)
 {
 	const struct timespec none = { };
+	const union sigval val = { };
 	sigset_t set;
 	int i;
 
 	sigemptyset(&set);
 	sigaddset(&set, SIGRTMIN);
-	for (i = 0; i < SIGNALS; i++) {
-		if (sigqueue(getpid(), SIGRTMIN, (union sigval){ .sival_int = i }))
-			others->refused++;
-	}
+	for (i = 0; i < SIGNALS; i++)
+		others->refused += sigqueue(getpid(), SIGRTMIN, val) != 0;
 	others->atomic += SIGNALS;
 	while (sigtimedwait(&set, NULL, &none) == SIGRTMIN)
 		;
@@ -294,6 +293,9 @@ static bool run(size_t len, int pairs, int warm, int seconds)
 		leave(len / 2);
 	data.base = load->map(len, &data.len);
 	data.used = data.len;
+	/* That changes code, see switch_migrc(). */
+	if (!load->damon && !rounds)
+		tlb_rs_setting(NUMA_BALANCING, "2");
 	for (i = 0; i < READERS; i++) {
 		readers[i] = (struct reader){ .state = 88172645463325252ULL + i };
 		if (pthread_create(&readers[i].thread, NULL, reader, &readers[i]))
@@ -301,8 +303,6 @@ static bool run(size_t len, int pairs, int warm, int seconds)
 	}
 	if (load->damon && !rounds)
 		migrc_damon_start(data.base, data.len, schemes, ARRAY_SIZE(schemes));
-	else if (!rounds)
-		tlb_rs_setting(NUMA_BALANCING, "2");
 	for (i = 0; i < 2 * pairs; i++)
 		half(i / 2, has_migrc ? (i ^ i / 2) & 1 : -1, warm, seconds);
 	if (load->damon && !rounds)
