@@ -66,7 +66,7 @@ SUITES = {
     "sweep": Suite("one ASID invalidation or many by address", sweep),
     "migrc": Suite("flushes that are deferred at migration", migrc, ("stock",)),
     "tiers": Suite("pages that are demoted with migrc", tiers, ("checked",)),
-    "programs": Suite("programs that use more memory than the fast tier has", programs, ("checked",)),
+    "programs": Suite("programs that use more memory than the fast tier has", programs),
     "workloads": Suite("programs whose memory moves while they use it", workloads),
     "hvo": Suite("HugeTLB pools that give their struct pages back, arm64", hvo),
     "size": Suite("code size and struct task_struct", size, ("stock", "release")),
