@@ -15,7 +15,8 @@
  *
  * All values that are read are checked. Another process, on CPU 0, looks what that costs others:
  * page faults in new memory (p99), and allocations that may not sleep (of queued signals).
- * numa_foreign counts pages of any size that were wanted of a node that had none.
+ * numa_foreign counts pages of any size that were wanted of a node that had none. The first record
+ * is of a half in which nothing moves.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -84,21 +85,34 @@ static __u64 look_ups(void)
 	return n;
 }
 
-/* While the readers sleep: an emulator may not survive code that changes while it runs. */
-static void switch_migrc(int on)
+/*
+ * The readers sleep while static keys change: an emulator may not survive code that changes while
+ * it runs.
+ */
+static void pause_readers(void)
 {
 	int i;
 
-	if (access(MIGRC_ENABLE, W_OK))
-		return;
 	__atomic_store_n(&hold, true, __ATOMIC_RELEASE);
 	for (i = 0; i < READERS; i++) {
 		while (!__atomic_load_n(&readers[i].waits, __ATOMIC_ACQUIRE))
 			tlb_rs_sleep_us(1000);
 		readers[i].waits = false;
 	}
-	migrc_write(MIGRC_ENABLE, on);
+}
+
+static void resume_readers(void)
+{
 	__atomic_store_n(&hold, false, __ATOMIC_RELEASE);
+}
+
+static void switch_migrc(int on)
+{
+	if (access(MIGRC_ENABLE, W_OK))
+		return;
+	pause_readers();
+	migrc_write(MIGRC_ENABLE, on);
+	resume_readers();
 }
 
 /* --- what it costs others ---------------------------------------------------------------- */
@@ -223,6 +237,7 @@ static const char * const counted[] = {
 	"thp_migration_split", "pageoutrun",
 };
 
+/* @pair: -1 while nothing moves, to know what else flushes. */
 static void half(int pair, int on, int warm, int seconds)
 {
 	static struct migrc_stats stats;
@@ -238,11 +253,11 @@ static void half(int pair, int on, int warm, int seconds)
 		before[i] = tlb_rs_vmstat_read(counted[i]);
 	n = look_ups();
 	tlb_rs_begin(&c);
-	if (rounds)
+	if (rounds && pair >= 0)
 		move_all();
 	else
 		watch_another_user(seconds);
-	if (rounds && on > 0)
+	if (rounds && pair >= 0 && on > 0)
 		migrc_expire();
 	tlb_rs_end(&c);
 	n = look_ups() - n;
@@ -293,16 +308,18 @@ static bool run(size_t len, int pairs, int warm, int seconds)
 		leave(len / 2);
 	data.base = load->map(len, &data.len);
 	data.used = data.len;
-	/* That changes code, see switch_migrc(). */
-	if (!load->damon && !rounds)
-		tlb_rs_setting(NUMA_BALANCING, "2");
 	for (i = 0; i < READERS; i++) {
 		readers[i] = (struct reader){ .state = 88172645463325252ULL + i };
 		if (pthread_create(&readers[i].thread, NULL, reader, &readers[i]))
 			ksft_exit_fail_msg("cannot start readers\n");
 	}
+	half(-1, has_migrc ? 0 : -1, 1, seconds);
+	pause_readers();
 	if (load->damon && !rounds)
 		migrc_damon_start(data.base, data.len, schemes, ARRAY_SIZE(schemes));
+	else if (!rounds)
+		tlb_rs_setting(NUMA_BALANCING, "2");
+	resume_readers();
 	for (i = 0; i < 2 * pairs; i++)
 		half(i / 2, has_migrc ? (i ^ i / 2) & 1 : -1, warm, seconds);
 	if (load->damon && !rounds)
