@@ -64,9 +64,14 @@ def for_1000(record, count):
     return 1000 * count / moved(record) if moved(record) >= FEW else None
 
 
-def flushes(record):
-    """Of migration and of drains."""
+def waits(record):
+    """Of migration, and of drains and hooks, each of which also issues one operation."""
     return for_1000(record, record["tlb_batch_flush"] + record["migrc_flush"])
+
+
+def operations(record):
+    """What migration issued before it waited; x86_64 has one round of interrupts for each wait."""
+    return for_1000(record, (record["tlb_batch_ranges"] or record["tlb_batch_flush"]) + record["migrc_flush"])
 
 
 def deferred(record):
@@ -86,25 +91,24 @@ def harm(record, key):
     return sum(record.get(stall, 0) for stall in STALLS) if key == "allocstall" else record[key]
 
 
-def all_flushes(record, arch, still):
-    """Whatever flushed, beyond what does while nothing moves."""
-    return for_1000(record, value(record, FLUSH[arch]) - value(still, FLUSH[arch]) * record["ns"] / still["ns"])
+def all_flushes(record, arch):
+    """Whatever flushed: the scans of kswapd and of NUMA balancing, too, and what else runs."""
+    return for_1000(record, value(record, FLUSH[arch]))
 
 
 def halves(records):
-    """(the one in which nothing moves, {vm.migrc_enable: [the others]})"""
-    still = next(r for r in records if r.get("pair") == -1)
-    return still, {m: [r for r in records if r.get("migrc") == m and r["pair"] >= 0] for m in (0, 1)}
+    """{vm.migrc_enable: [records]}"""
+    return {m: [r for r in records if r.get("migrc") == m] for m in (0, 1)}
 
 
 def rounds(result, arch):
     job = ("echo 1 > /proc/sys/vm/migrc_readmostly && "
-           f"migrc_tier_bench --case grid --mb 96 --rounds 6 --pairs {PAIRS} --warm 1 --seconds 5")
+           f"migrc_tier_bench --case grid --mb 96 --rounds 6 --pairs {PAIRS} --warm 1")
     records, text, _ = boot(result.context, arch, job, meter=arch == "arm64", **MACHINE)
-    still, by = halves(records)
-    rows = [[pair + 1, *(all_flushes(by[m][pair], arch, still) for m in (0, 1)), 100 * on["migrc_deferred"] / moved(on),
+    by = halves(records)
+    rows = [[pair + 1, *(all_flushes(by[m][pair], arch) for m in (0, 1)), 100 * on["migrc_deferred"] / moved(on),
              by_reason(on)] for pair, on in enumerate(by[1])]
-    result.compare("migrc", arch, ROUNDS, FLUSHES, {m: [all_flushes(r, arch, still) / 1000 for r in by[m]] for m in by}, text)
+    result.compare("migrc", arch, ROUNDS, FLUSHES, {m: [all_flushes(r, arch) / 1000 for r in by[m]] for m in by}, text)
     result.gate(f"{arch}: {ROUNDS}, flushes with migrc over without, worst pair", max(on / off for _, off, on, *_ in rows), 1.0)
     result.table(f"{arch}: {ROUNDS}, vm.migrc_readmostly=1, one boot",
                  ["pair", f"{FLUSH[arch]} of 1000 moved pages, off", "on", "% deferred", "by reason"], rows, text)
@@ -119,27 +123,28 @@ def programs(result):
             job = f"migrc_tier_bench {options} --pairs {PAIRS} --seconds {SECONDS}"
             records, text, _ = boot(result.context, arch, job, disk="512M", meter=arch == "arm64", **MACHINE)
             commands.append(text)
-            still, by = halves(records)
+            by = halves(records)
             low, half, high = quartiles(ratios(by[0], by[1], lambda r: r["ns"] / max(r["ops"], 1)))
             rows.append([about, *(middle(by[m], lambda r: r["ops"] * 1e9 / r["ns"]) for m in (0, 1)),
                          f"{half:.3f} ({low:.3f} to {high:.3f})",
-                         *(middle(by[m], moved) for m in (0, 1)), *(middle(by[m], flushes) for m in (0, 1)),
-                         *(middle(by[m], lambda r, still=still: all_flushes(r, arch, still)) for m in (0, 1)),
+                         *(middle(by[m], moved) for m in (0, 1)),
+                         *(middle(by[m], what) for what in (operations, waits) for m in (0, 1)),
+                         *(middle(by[m], lambda r: all_flushes(r, arch)) for m in (0, 1)),
                          middle(by[1], deferred)])
             others += [[about, text_, *(middle(by[m], lambda r, key=key: harm(r, key)) for m in (0, 1))]
                        for key, text_ in HARM.items()]
             off, on = rows[-1][6:8]
             # THPs are flushed one by one, and not in batches: there is nothing to compare.
             if off and off >= 1 and on is not None:
-                result.gate(f"{arch}: {about}, flushes of a moved page with migrc over without, medians", on / off, 1.0)
-                result.compare("migrc", arch, about, FLUSHES, {m: [flushes(r) / 1000 for r in by[m]] for m in by}, text)
+                result.gate(f"{arch}: {about}, operations of a moved page with migrc over without, medians", on / off, 1.0)
+                result.compare("migrc", arch, about, FLUSHES, {m: [operations(r) / 1000 for r in by[m]] for m in by}, text)
             last = by[1][-1]
             reasons.append([about, last["pgdemote_kswapd"], last["pgpromote_success"], last["thp_migration_success"],
                             last["migrc_deferred"], by_reason(last)])
         pairs = f"{PAIRS} pairs of {SECONDS} s"
         result.table(f"{arch}: programs twice as large as the fast tier, {pairs}, medians",
                      ["work", "a second, off", "on", "time of one, on / off (quartiles)", "pages moved, off", "on",
-                      "flushes of 1000 moved pages, off", "on", f"all {FLUSH[arch]} of 1000 moved pages beyond those without moves, off", "on",
+                      "operations of 1000 moved pages, off", "on", "waits, off", "on", f"all {FLUSH[arch]}, off", "on",
                       "% deferred of what no rule denies"], rows, *commands)
         result.table(f"{arch}: what others pay, {pairs}, medians", ["work", "figure", "off", "on"], others)
         result.table(f"{arch}: counts of the last half with migrc",

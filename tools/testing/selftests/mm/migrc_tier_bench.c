@@ -15,8 +15,7 @@
  *
  * All values that are read are checked. Another process, on CPU 0, looks what that costs others:
  * page faults in new memory (p99), and allocations that may not sleep (of queued signals).
- * numa_foreign counts pages of any size that were wanted of a node that had none. The first record
- * is of a half in which nothing moves.
+ * numa_foreign counts pages of any size that were wanted of a node that had none.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -237,7 +236,6 @@ static const char * const counted[] = {
 	"thp_migration_split", "pageoutrun",
 };
 
-/* @pair: -1 while nothing moves, to know what else flushes. */
 static void half(int pair, int on, int warm, int seconds)
 {
 	static struct migrc_stats stats;
@@ -253,11 +251,11 @@ static void half(int pair, int on, int warm, int seconds)
 		before[i] = tlb_rs_vmstat_read(counted[i]);
 	n = look_ups();
 	tlb_rs_begin(&c);
-	if (rounds && pair >= 0)
+	if (rounds)
 		move_all();
 	else
 		watch_another_user(seconds);
-	if (rounds && pair >= 0 && on > 0)
+	if (rounds && on > 0)
 		migrc_expire();
 	tlb_rs_end(&c);
 	n = look_ups() - n;
@@ -313,7 +311,6 @@ static bool run(size_t len, int pairs, int warm, int seconds)
 		if (pthread_create(&readers[i].thread, NULL, reader, &readers[i]))
 			ksft_exit_fail_msg("cannot start readers\n");
 	}
-	half(-1, has_migrc ? 0 : -1, 1, seconds);
 	pause_readers();
 	if (load->damon && !rounds)
 		migrc_damon_start(data.base, data.len, schemes, ARRAY_SIZE(schemes));
