@@ -69,9 +69,11 @@ def waits(record):
     return for_1000(record, record["tlb_batch_flush"] + record["migrc_flush"])
 
 
-def operations(record):
-    """What migration issued before it waited; x86_64 has one round of interrupts for each wait."""
-    return for_1000(record, (record["tlb_batch_ranges"] or record["tlb_batch_flush"]) + record["migrc_flush"])
+def operations(record, arch):
+    """What migration issued before it waited. Of x86_64 one round of interrupts for each wait: ranges cost nothing."""
+    if arch == "x86_64":
+        return waits(record)
+    return for_1000(record, record["tlb_batch_ranges"] + record["migrc_flush"])
 
 
 def deferred(record):
@@ -128,7 +130,8 @@ def programs(result):
             rows.append([about, *(middle(by[m], lambda r: r["ops"] * 1e9 / r["ns"]) for m in (0, 1)),
                          f"{half:.3f} ({low:.3f} to {high:.3f})",
                          *(middle(by[m], moved) for m in (0, 1)),
-                         *(middle(by[m], what) for what in (operations, waits) for m in (0, 1)),
+                         *(middle(by[m], lambda r: operations(r, arch)) for m in (0, 1)),
+                         *(middle(by[m], waits) for m in (0, 1)),
                          *(middle(by[m], lambda r: all_flushes(r, arch)) for m in (0, 1)),
                          middle(by[1], deferred)])
             others += [[about, text_, *(middle(by[m], lambda r, key=key: harm(r, key)) for m in (0, 1))]
@@ -137,7 +140,7 @@ def programs(result):
             # THPs are flushed one by one, and not in batches: there is nothing to compare.
             if off and off >= 1 and on is not None:
                 result.gate(f"{arch}: {about}, operations of a moved page with migrc over without, medians", on / off, 1.0)
-                result.compare("migrc", arch, about, FLUSHES, {m: [operations(r) / 1000 for r in by[m]] for m in by}, text)
+                result.compare("migrc", arch, about, FLUSHES, {m: [operations(r, arch) / 1000 for r in by[m]] for m in by}, text)
             last = by[1][-1]
             reasons.append([about, last["pgdemote_kswapd"], last["pgpromote_success"], last["thp_migration_success"],
                             last["migrc_deferred"], by_reason(last)])
