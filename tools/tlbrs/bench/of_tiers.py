@@ -45,12 +45,10 @@ PAIRS, SECONDS = 3, 20
 HARM = {"fault_p99_ns": "p99 of a page fault, ns", "numa_foreign": "pages that node 0 had not",
         "allocstall": "direct reclaims", "atomic_refused": "atomic allocations that failed"}
 STALLS = ("allocstall_normal", "allocstall_movable", "allocstall_dma32")
-# Rules that are no shortage of migrc: the page can be written to, or its permissions are being taken away.
+# Reasons that migrc cannot do anything about: most of them that a page can be written to, or could be until a flush.
 UNAVOIDABLE = ("denied_writable", "denied_flush_pending", "denied_reason", "denied_merged")
 # Memory that moves to and fro while its pages lose write permission: what was deferred may leave holes in ranges.
 ROUNDS = "migrate_pages() of look-ups, to and fro"
-
-
 # With fewer pages that moved, flushes by what else runs would count.
 FEW = 1000
 
