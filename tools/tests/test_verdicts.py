@@ -605,8 +605,9 @@ class Commits(unittest.TestCase):
     def test_lost_options(self):
         """What the commit has and the configuration lost; not what arrives later."""
         tree = self.enterContext(tempfile.TemporaryDirectory())
-        Path(tree, "Kconfig.ours").write_text("config RUST\n\nmenuconfig KUNIT\nconfig RUSTY\n", encoding="ascii")
+        Path(tree, "Kconfig.ours").write_text("config RUST\n\nmenuconfig KUNIT\nconfig RUSTY\n"
+                                              "config MIGRC_DEBUG\n\tbool\n\tdepends on MIGRC && RUST\n", encoding="ascii")
         for words in (["init", "-q"], ["add", "."]):
             subprocess.run(["git", *words], cwd=tree, check=True)
-        asked = [f"CONFIG_{name}=y (is n)" for name in ("RUST", "KUNIT", "MIGRC", "RUS")]
+        asked = [f"CONFIG_{name}=y (is n)" for name in ("RUST", "KUNIT", "MIGRC", "RUS", "MIGRC_DEBUG")]
         self.assertEqual(commits.lost(tree, asked), asked[:2])

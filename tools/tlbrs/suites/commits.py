@@ -93,10 +93,20 @@ def configuration(arch, kver):
 
 
 def lost(tree, asked):
-    """Of options ("CONFIG_X=y (is n)") those that the tree, a repository, has: a commit without them is not tried."""
-    there = set(re.findall(r"config (\w+)", common.output(
-        ["git", "grep", "-hE", r"^[[:space:]]*(menu)?config [A-Z0-9_]+", "--", "*Kconfig*"], cwd=tree)))
-    return [option for option in asked if re.match(r"CONFIG_(\w+)", option)[1] in there]
+    """Of options ("CONFIG_X=y (is n)") those that the tree, a repository, has, and what they depend on.
+
+    A commit may bring an option of which a later one brings what it depends on."""
+    there, needs, last = set(), {}, ""
+    for line in common.output(["git", "grep", "-hE", r"^[[:space:]]*((menu)?config|depends on) ", "--", "*Kconfig*"],
+                              cwd=tree).splitlines():
+        word, rest = re.match(r"\s*(\w+) (.*)", line).groups()
+        if word == "depends":
+            needs.setdefault(last, set()).update(re.findall(r"\b(RUST_TLB_BATCH|MIGRC|HUGETLB_VMEMMAP_PAUSE)\b", rest))
+        else:
+            last = rest.strip()
+            there.add(last)
+    return [option for option in asked
+            if (name := re.match(r"CONFIG_(\w+)", option)[1]) in there and needs.get(name, set()) <= there]
 
 
 def build(tree, arch, kver, config):
