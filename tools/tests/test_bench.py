@@ -96,7 +96,8 @@ def boots(_, arch, job, variant="bench", **options):
         for case in re.findall(r"migrc_tier_bench --case (\w+)", job):
             found += [{"region": case, "migrc": on, "pair": i, "ops": 1000 + 10 * on, "ns": 10**9 + i, "pgmigrate_success": 4096,
                        "tlb_batch_flush": 4 if on else 400, "tlb_batch_ranges": 0, "migrc_flush": on,
-                       "migrc_deferred": 4000 * on, "denied_writable": 96 * on, "denied_kind": 40 * on, "pgdemote_kswapd": 2048, "pgpromote_success": 2048,
+                       "migrc_deferred": 4000 * on, "denied_writable": 96 * on, "denied_kind": 40 * on,
+                       "pgdemote_kswapd": 2048, "pgpromote_success": 2048,
                        "thp_migration_success": 0, "fault_p99_ns": 9000, "numa_foreign": 5, "allocstall_movable": 1,
                        "atomic_refused": 0, "nr_tlb_remote_flush": 7, "meter": {"tlbi": 9 if on else 900}} for on in (0, 1)]
     if "hvo_bench" in job:

@@ -16,6 +16,8 @@ from tlbrs.kernel import common, kernel as kernel_tool, series, source
 
 OUT = common.BUILD / "commits"
 VARIANT = "commits"     # as the build directories call it
+# Options of the series that others of it depend on.
+BROUGHT = re.compile(r"\b(RUST_TLB_BATCH|MIGRC|HUGETLB_VMEMMAP_PAUSE)\b")
 # In a line of git ls-tree: what no build of a kernel reads.
 NOT_BUILT = re.compile(r"\t(Documentation/.*\.rst|tools/testing/selftests/.*)$")
 
@@ -101,7 +103,7 @@ def lost(tree, asked):
                               cwd=tree).splitlines():
         word, rest = re.match(r"\s*(\w+) (.*)", line).groups()
         if word == "depends":
-            needs.setdefault(last, set()).update(re.findall(r"\b(RUST_TLB_BATCH|MIGRC|HUGETLB_VMEMMAP_PAUSE)\b", rest))
+            needs.setdefault(last, set()).update(re.findall(BROUGHT, rest))
         else:
             last = rest.strip()
             there.add(last)

@@ -34,7 +34,7 @@ static inline bool arch_migrc_may_retype(pte_t pte)
 	return system_supports_mte() && pte_tagged(pte);
 }
 
-/* Whether a longer range takes no more operations, or few. */
+/* Whether one operation, or a few, invalidate a range of any length. */
 static inline bool arch_migrc_has_ranges(void)
 {
 	return system_supports_tlb_range();

@@ -2,6 +2,8 @@
 /* Not deferred, or in the ledger at a bad moment: denied, thp, compaction, poison, nested. */
 #include "migrc_bounds.h"
 
+#include <sys/klog.h>
+
 static bool denied_since(const char *reason, long long count, const struct migrc_counters *before)
 {
 	struct migrc_counters d;
@@ -96,6 +98,15 @@ static bool denied_local(void)
 #endif
 
 #ifdef __aarch64__
+/* There is no hwcap, but the kernel says so when it boots. */
+static bool has_range_operations(void)
+{
+	static char log[1 << 20];
+	int n = klogctl(3, log, sizeof(log) - 1);	/* SYSLOG_ACTION_READ_ALL */
+
+	return n > 0 && strstr(log, "detected: TLB range maintenance instructions");
+}
+
 /* Every second page is writable: the others are holes in what has to be flushed, or are not. */
 static bool denied_merged(void)
 {
@@ -144,7 +155,8 @@ void case_denied(long rounds, struct result *r)
 	denied_rounds(rounds, r, denied_local);
 #endif
 #ifdef __aarch64__
-	denied_rounds(rounds, r, denied_merged);
+	if (has_range_operations())
+		denied_rounds(rounds, r, denied_merged);
 #endif
 }
 

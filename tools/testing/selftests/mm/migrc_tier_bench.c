@@ -29,8 +29,6 @@
 #define NUMA_BALANCING		"/proc/sys/kernel/numa_balancing"
 #define SCHED_DEBUG(what)	DEBUGFS "sched/numa_balancing/" what
 #define SCALE			"/proc/sys/vm/watermark_scale_factor"
-#define NODE0			"/sys/devices/system/node/node0/"
-#define POOL			NODE0 "hugepages/hugepages-2048kB/nr_hugepages"
 
 #define FAULTS			64	/* in a row */
 #define SIGNALS			20000
@@ -67,6 +65,7 @@ static void *reader(void *arg)
 			tlb_rs_sleep_us(1000);
 			continue;
 		}
+		__atomic_store_n(&r->waits, false, __ATOMIC_RELEASE);
 		for (i = 0; i < 16; i++)
 			r->bad += load->look_up(&r->state);
 		__atomic_fetch_add(&r->ops, 16, __ATOMIC_RELAXED);
@@ -88,30 +87,24 @@ static __u64 look_ups(void)
  * The readers sleep while static keys change: an emulator may not survive code that changes while
  * it runs.
  */
-static void pause_readers(void)
+static void hold_readers(bool yes)
 {
 	int i;
 
-	__atomic_store_n(&hold, true, __ATOMIC_RELEASE);
+	__atomic_store_n(&hold, yes, __ATOMIC_RELEASE);
 	for (i = 0; i < READERS; i++) {
-		while (!__atomic_load_n(&readers[i].waits, __ATOMIC_ACQUIRE))
+		while (__atomic_load_n(&readers[i].waits, __ATOMIC_ACQUIRE) != yes)
 			tlb_rs_sleep_us(1000);
-		readers[i].waits = false;
 	}
-}
-
-static void resume_readers(void)
-{
-	__atomic_store_n(&hold, false, __ATOMIC_RELEASE);
 }
 
 static void switch_migrc(int on)
 {
 	if (access(MIGRC_ENABLE, W_OK))
 		return;
-	pause_readers();
+	hold_readers(true);
 	migrc_write(MIGRC_ENABLE, on);
-	resume_readers();
+	hold_readers(false);
 }
 
 /* --- what it costs others ---------------------------------------------------------------- */
@@ -176,13 +169,17 @@ static int compare(const void *a, const void *b)
 static void start_another_user(void)
 {
 	unsigned int i = 0;
+	pid_t pid;
 
 	others = mmap(NULL, sizeof(*others), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
 		      0);
 	if (others == MAP_FAILED)
 		ksft_exit_fail_msg("mmap: %s\n", strerror(errno));
 	memset(others, 0, sizeof(*others));
-	if (fork())
+	pid = fork();
+	if (pid < 0)
+		ksft_exit_fail_msg("fork: %s\n", strerror(errno));
+	if (pid)
 		return;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	for (;;) {
@@ -276,21 +273,6 @@ static void half(int pair, int on, int warm, int seconds)
 	tlb_rs_json_region(load->name, record_text, &c);
 }
 
-/* HugeTLB pages take what the fast tier has beyond @room bytes; nobody touches them. */
-static void leave(size_t room)
-{
-	struct tlb_rs_zones z = tlb_rs_read_zones(0);
-	long more = (z.free - z.high - (long)(room / psize)) / THP_PAGES;
-	char buf[32];
-
-	if (!tlb_rs_keep(POOL) || tlb_rs_read_file(POOL, buf, sizeof(buf)))
-		ksft_exit_skip("no HugeTLB pages\n");
-	if (more < 0)
-		ksft_exit_skip("node 0 is too small\n");
-	snprintf(buf, sizeof(buf), "%ld", atol(buf) + more);
-	tlb_rs_write_file(POOL, buf);
-}
-
 static bool run(size_t len, int pairs, int warm, int seconds)
 {
 	/* What was not read for a second, and what was. */
@@ -302,8 +284,8 @@ static bool run(size_t len, int pairs, int warm, int seconds)
 	size_t bad = 0;
 	int i;
 
-	if (!rounds)
-		leave(len / 2);
+	if (!rounds && (!tlb_rs_keep(TLB_RS_POOL) || !tlb_rs_leave_room(len / 2 / psize)))
+		ksft_exit_skip("no HugeTLB pages, or node 0 is too small\n");
 	data.base = load->map(len, &data.len);
 	data.used = data.len;
 	for (i = 0; i < READERS; i++) {
@@ -311,12 +293,11 @@ static bool run(size_t len, int pairs, int warm, int seconds)
 		if (pthread_create(&readers[i].thread, NULL, reader, &readers[i]))
 			ksft_exit_fail_msg("cannot start readers\n");
 	}
-	pause_readers();
+	hold_readers(true);
+	tlb_rs_setting(NUMA_BALANCING, load->damon || rounds ? "0" : "2");
+	hold_readers(false);
 	if (load->damon && !rounds)
 		migrc_damon_start(data.base, data.len, schemes, ARRAY_SIZE(schemes));
-	else if (!rounds)
-		tlb_rs_setting(NUMA_BALANCING, "2");
-	resume_readers();
 	for (i = 0; i < 2 * pairs; i++)
 		half(i / 2, has_migrc ? (i ^ i / 2) & 1 : -1, warm, seconds);
 	if (load->damon && !rounds)

@@ -36,7 +36,6 @@
 #define NUMA_BALANCING		"/proc/sys/kernel/numa_balancing"
 #define SCHED_DEBUG(what)	DEBUGFS "sched/numa_balancing/" what
 #define NODE0			"/sys/devices/system/node/node0/"
-#define POOL			NODE0 "hugepages/hugepages-2048kB/nr_hugepages"
 #define SCALE			"/proc/sys/vm/watermark_scale_factor"
 
 #define READ_PAGES		8192
@@ -245,19 +244,6 @@ static bool fill_until_it_wakes(struct tlb_rs_area *fine)
 	return true;
 }
 
-/* HugeTLB pages leave some room on node 0; that is fast, because nobody touches them. */
-static void fill_coarsely(void)
-{
-	struct tlb_rs_zones z = tlb_rs_read_zones(0);
-	long more = (z.free - z.high - ROOM_PAGES) / THP_PAGES;
-	char buf[32];
-
-	if (more <= 0 || tlb_rs_read_file(POOL, buf, sizeof(buf)))
-		return;
-	snprintf(buf, sizeof(buf), "%ld", atol(buf) + more);
-	tlb_rs_write_file(POOL, buf);
-}
-
 /* What was touched last is free again. */
 static void free_some(struct tlb_rs_area *a)
 {
@@ -275,7 +261,7 @@ static void fn_kswapd(struct job *job)
 	fine = tlb_rs_make_area(0, 8 * ROOM_PAGES * psize, true);
 	do {
 		/* A block that was offline has taken HugeTLB pages with it. */
-		fill_coarsely();
+		tlb_rs_leave_room(ROOM_PAGES);
 		if (fill_until_it_wakes(&fine))
 			job->ops++;
 		else
@@ -425,9 +411,9 @@ static void prepare(void)
 	writable = map(WRITE_PAGES);
 	memset(writable, 0, WRITE_PAGES * psize);
 	forked = map(FORK_PAGES);
-	if (!tlb_rs_keep(POOL))
+	if (!tlb_rs_keep(TLB_RS_POOL))
 		ksft_exit_skip("no HugeTLB pages\n");
-	fill_coarsely();
+	tlb_rs_leave_room(ROOM_PAGES);
 	sigemptyset(&set);
 	sigaddset(&set, SIGALRM);
 	sigprocmask(SIG_BLOCK, &set, NULL);

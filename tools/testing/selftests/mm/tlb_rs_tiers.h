@@ -6,6 +6,7 @@
 #include "tlb_rs.h"
 
 #define TLB_RS_DEMOTION		"/sys/kernel/mm/numa/demotion_enabled"
+#define TLB_RS_POOL	"/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages"
 #define TLB_RS_TIERS_SEED	17	/* of tlb_rs_make_pages() */
 
 /* Pages of a node: free ones, and its watermarks with their boost, of all zones or of one. */
@@ -29,6 +30,7 @@ struct tlb_rs_zones tlb_rs_read_zone(int node, const char *zone);
 struct tlb_rs_zones tlb_rs_read_zones(int node);
 bool tlb_rs_choose_lru(bool generations);
 bool tlb_rs_wait_for_rest(int seconds);
+bool tlb_rs_leave_room(long pages);
 bool tlb_rs_wake_kswapd(struct tlb_rs_area *fill);
 
 struct tlb_rs_area tlb_rs_make_area(int node, size_t len, bool locked);
