@@ -51,6 +51,14 @@ bool vmemmap_should_optimize_folio(const struct hstate *h, struct folio *folio);
 struct page *vmemmap_get_tail(unsigned int order, struct zone *zone);
 void free_vmemmap_page_list(struct list_head *list);
 
+/* mm/memory-failure.c */
+#ifdef CONFIG_MEMORY_FAILURE
+void hugetlb_demote_hwpoison(struct folio *old, struct folio *first, unsigned long nr);
+#else
+static inline void hugetlb_demote_hwpoison(struct folio *old, struct folio *first,
+					   unsigned long nr) { }
+#endif
+
 /* Whether folios are optimised; before user space runs, whether they were to be at boot. */
 static inline bool hvo_is_on(void)
 {

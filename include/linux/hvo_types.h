@@ -98,7 +98,8 @@ struct hvo_event {
 	EM(DIE, "die")			/* a task that dies while the CPUs wait panics */ \
 	EM(KEY, "key")			/* a grace period waits for a reference */ \
 	EM(TASKS, "tasks")		/* and for one that a preempted task took before that */ \
-	EM(HELD, "held")		/* an allocation waits for the worker with its folio */
+	EM(HELD, "held")		/* an allocation waits for the worker with its folio */ \
+	EM(POISON, "poison")		/* a demotion keeps the marks of bad pages */
 
 enum hvo_hook {
 #define EM(hook, name)		HVO_HOOK_##hook,

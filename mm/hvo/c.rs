@@ -9,7 +9,10 @@ use super::batch::{
 };
 use core::{
     marker::PhantomData,
-    ptr::NonNull, //
+    ptr::{
+        null_mut,
+        NonNull, //
+    }, //
 };
 #[cfg(CONFIG_HVO_FAULT_INJECTION)]
 use kernel::time::{
@@ -150,11 +153,19 @@ impl<'l> Folios<'l> {
         unsafe { bindings::hvo_folio_add(folio.as_ptr(), self.as_ptr()) };
     }
 
-    /// Adds the parts, of size `to`, that a folio of `size` has become.
-    pub(crate) fn add_parts(self, folio: Folio, size: Size, to: Size) {
-        // SAFETY: As above.
+    /// Adds the parts, of size `to`, that a folio of `size` has become. Its head was in `old`.
+    pub(crate) fn add_parts(self, folio: Folio, old: Option<&Page>, size: Size, to: Size) {
+        let old = old.map_or(null_mut(), |page| page.0.as_ptr());
+
+        // SAFETY: As above; nothing leads to the page any more, but it is not freed yet.
         unsafe {
-            bindings::hvo_finish_demotion(folio.as_ptr(), size.as_ptr(), to.as_ptr(), self.as_ptr())
+            bindings::hvo_finish_demotion(
+                folio.as_ptr(),
+                old,
+                size.as_ptr(),
+                to.as_ptr(),
+                self.as_ptr(),
+            )
         };
     }
 
@@ -166,7 +177,7 @@ impl<'l> Folios<'l> {
 
             NonNull::new(next).map(Folio)
         };
-        let mut next = after(core::ptr::null_mut());
+        let mut next = after(null_mut());
 
         core::iter::from_fn(move || {
             let folio = next?;
@@ -445,8 +456,6 @@ safe_c! {
         = vmemmap_should_optimize_folio(size.as_ptr(), folio.as_ptr());
     /// Whether it did.
     pub(crate) fn is_optimized(folio: Folio) -> bool = hvo_folio_optimized(folio.as_ptr());
-    /// Whether memory failed in it.
-    pub(crate) fn is_poisoned(folio: Folio) -> bool = hvo_folio_poisoned(folio.as_ptr());
     /// Marks it as one that has.
     pub(crate) fn set_optimized(folio: Folio, optimized: bool)
         = hvo_folio_set_optimized(folio.as_ptr(), optimized);

@@ -210,7 +210,8 @@ impl Owner<Page> for Huge<'_> {
                 }
             }
             (Outcome::Changed, Op::Demote { to, demoted, .. }) => {
-                demoted.add_parts(folio, size, to)
+                // It gave up the page of its head, and no other.
+                demoted.add_parts(folio, old.iter().flatten().next(), size, to)
             }
             (Outcome::Untouched(_), Op::Optimize) => c::set_optimized(folio, false),
             (Outcome::Untouched(_), Op::Demote { folios, .. }) => folios.add(folio),
@@ -672,7 +673,7 @@ unsafe extern "C" fn hvo_demote_folios(
     };
 
     for folio in folios.iter() {
-        if !c::is_optimized(folio) || c::is_poisoned(folio) {
+        if !c::is_optimized(folio) {
             continue;
         }
         changes = changes.add_and_commit(folio);

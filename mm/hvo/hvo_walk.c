@@ -39,11 +39,6 @@ bool hvo_folio_optimized(struct folio *folio)
 	return folio_test_hugetlb_vmemmap_optimized(folio);
 }
 
-bool hvo_folio_poisoned(struct folio *folio)
-{
-	return folio_test_hwpoison(folio);
-}
-
 void hvo_folio_set_optimized(struct folio *folio, bool optimized)
 {
 	if (optimized)
@@ -145,12 +140,21 @@ void hvo_fill_head(struct page *to, const struct hstate *h, struct folio *folio)
 		folio_set_hugetlb_cma(head);
 }
 
-/* What is left to do for HugeTLB folios, whose page tables are done, to be in a pool. */
-void hvo_finish_demotion(struct folio *folio, const struct hstate *src, const struct hstate *dst,
-			 struct list_head *demoted)
+/*
+ * What is left to do for HugeTLB folios, whose page tables are done, to be in a pool. @old has
+ * the head of the folio that they are parts of.
+ */
+void hvo_finish_demotion(struct folio *folio, struct page *old, const struct hstate *src,
+			 const struct hstate *dst, struct list_head *demoted)
 {
 	unsigned long i;
 
+	/* rule: hvo/poison: memory failure has marked the head that was there meanwhile */
+	if (old && !hvo_skip(HVO_HOOK_POISON)) {
+		spin_lock_irq(&hugetlb_lock);
+		hugetlb_demote_hwpoison(page_to_virt(old), folio, pages_per_huge_page(src));
+		spin_unlock_irq(&hugetlb_lock);
+	}
 	split_page_owner(&folio->page, src->order, dst->order);
 	pgalloc_tag_split(folio, src->order, dst->order);
 	for (i = 0; i < pages_per_huge_page(src); i += pages_per_huge_page(dst)) {

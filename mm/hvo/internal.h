@@ -71,7 +71,6 @@ typedef int (*hvo_span_fn)(void *arg, const struct hvo_span *span);
 unsigned long hvo_entries(const struct hstate *h);
 bool hvo_demotes_to(const struct hstate *h);
 bool hvo_folio_optimized(struct folio *folio);
-bool hvo_folio_poisoned(struct folio *folio);
 void hvo_folio_set_optimized(struct folio *folio, bool optimized);
 void hvo_wait_for_readers(unsigned long since);
 struct folio *hvo_next_folio(struct list_head *folios, struct folio *folio);
@@ -84,8 +83,8 @@ struct page *hvo_entry_page(u64 *entry);
 u64 hvo_entry_value(struct page *page, bool read_only);
 void *hvo_page_address(struct page *page);
 void hvo_fill_head(struct page *to, const struct hstate *h, struct folio *folio);
-void hvo_finish_demotion(struct folio *folio, const struct hstate *src, const struct hstate *dst,
-			 struct list_head *demoted);
+void hvo_finish_demotion(struct folio *folio, struct page *old, const struct hstate *src,
+			 const struct hstate *dst, struct list_head *demoted);
 int hvo_walk(unsigned long start, unsigned long end, hvo_span_fn fn, void *arg);
 pte_t *hvo_new_table(struct page *block, u64 *entry);
 void hvo_free_table(pte_t *table);

@@ -24,6 +24,8 @@
  * offline  a page frame of a free page of a pool is soft-offlined.
  * poison   several page frames of a page in use are bad: once it is freed, these are marked, and no
  *          others.
+ * marks    page frames of a large page are bad while it is demoted: of the smaller ones, those
+ *          that have them are marked.
  * race     a reference is taken late to a page that became a tail meanwhile.
  * fail     allocations fail at random: each page is changed completely or not at all.
  * young    exchanges of entries fail, as if other CPUs had used them: the same.
@@ -384,6 +386,15 @@ TEST_F_TIMEOUT(hvo_pool, poison, TLB_RS_TIMEOUT_S)
 	if (why)
 		SKIP(return, "%s", why);
 	EXPECT_TRUE(test_poison());
+}
+
+TEST_F_TIMEOUT(hvo_pool, marks, TLB_RS_TIMEOUT_S)
+{
+	const char *why = cannot_poison() ?: cannot_demote() ?: needs_two_cpus();
+
+	if (why)
+		SKIP(return, "%s", why);
+	EXPECT_TRUE(test_marks());
 }
 
 /* Those of this fixture have to be named. */

@@ -79,5 +79,6 @@ const char *cannot_offline(void);
 bool test_offline(void);
 const char *cannot_poison(void);
 bool test_poison(void);
+bool test_marks(void);
 
 #endif /* _HVO_POOL_H */

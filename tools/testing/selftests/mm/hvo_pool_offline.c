@@ -143,3 +143,113 @@ bool test_poison(void)
 {
 	return poison_all() & as_users_have_it(poison_all);
 }
+
+struct demotion {
+	char path[128];
+	bool over;
+};
+
+static void *demote_one(void *arg)
+{
+	struct demotion *d = arg;
+
+	tlb_rs_pin_cpu(0);
+	set_num(d->path, 1);
+	__atomic_store_n(&d->over, true, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+#define MOST_MARKS	16
+
+/*
+ * From when the page has left its pool until its parts are in theirs, one page frame after the
+ * other is bad. Returns how many.
+ */
+static int fail_meanwhile(unsigned long kb, struct demotion *d, const uint64_t *bad, int most)
+{
+	char path[128];
+	int nr = 0;
+
+	snprintf(path, sizeof(path), HUGEPAGES, kb, "free_hugepages");
+	while (get(path) && !__atomic_load_n(&d->over, __ATOMIC_ACQUIRE))
+		;
+	while (nr < most && !__atomic_load_n(&d->over, __ATOMIC_ACQUIRE)) {
+		char text[32];
+		int err;
+
+		snprintf(text, sizeof(text), "%llu", (unsigned long long)bad[nr++] * psize);
+		err = tlb_rs_write_file(HARD_OFFLINE, text);
+		/* A part that was in its pool already is taken out of it. */
+		if (!err)
+			break;
+		/* Some before its head changes, some after that. */
+		if (nr > MOST_MARKS / 4)
+			tlb_rs_sleep_us(200);
+	}
+	return nr;
+}
+
+static bool marks_of(unsigned long from, unsigned long to)
+{
+	long before = memmap(), was = corrupted(), each = to * 1024 / psize, parts = from / to;
+	struct demotion d = { .over = false };
+	uint64_t pfn, bad[MOST_MARKS];
+	long found = 0, right = 0;
+	pthread_t thread;
+	bool ok = true;
+	int nr;
+
+	pfn = free_frame(from) - from * 1024 / psize / 2;
+	/* None is the first one of a part, and no two are of the same part. */
+	for (int i = 0; i < MOST_MARKS; i++)
+		bad[i] = pfn + (i ? (i - 1) * (parts / MOST_MARKS) : parts - 1) * each + i + 1;
+	snprintf(d.path, sizeof(d.path), HUGEPAGES, from, "demote");
+	tlb_rs_pin_cpu(1);
+	if (pthread_create(&thread, NULL, demote_one, &d))
+		return false;
+	nr = fail_meanwhile(from, &d, bad, MOST_MARKS);
+	pthread_join(thread, NULL);
+
+	ok &= nr && !pool(from) && corrupted() == was + nr;
+	ok &= before - memmap() == pool(to) * spare_pages(to) - spare_pages(from);
+	/* All page frames of a part show its mark, unless it was taken out of its pool. */
+	for (int i = 0; i < parts; i++)
+		found += marked(pfn + i * each, 1);
+	for (int i = 0; i < nr; i++)
+		right += marked(bad[i], 1);
+	ksft_print_msg("%d page frames were bad meanwhile: %ld parts are marked, %ld of them right\n",
+		       nr, found, right);
+	ok &= right == nr && found >= nr - 1 && found <= nr;
+	resize(to, 0);
+	/* Now those show it that are bad. */
+	ok &= marked(pfn, from * 1024 / psize) == nr;
+	for (int i = 0; i < nr; i++)
+		ok &= marked(bad[i], 1) == 1 && set_num(UNPOISON, bad[i]);
+	return ok && !marked(pfn, from * 1024 / psize) && corrupted() == was;
+}
+
+static bool marks_by(const char *strategy)
+{
+	unsigned long to = hvo_small_size();
+	long before = memmap();
+	char path[128];
+	bool ok = false;
+
+	set(HVO_PARAM "strategy", strategy);
+	set_num(HVO_DEBUG "stall_us", 1000);
+	for (int i = nr_sizes - 1; i >= 0 && sizes[i] / to >= MOST_MARKS; i--) {
+		snprintf(path, sizeof(path), HUGEPAGES, sizes[i], "demote_size");
+		snprintf(path + 64, sizeof(path) - 64, "%lukB", to);
+		if (few(sizes[i], 1) && set(path, path + 64) && resize(sizes[i], 1) == 1) {
+			ok = marks_of(sizes[i], to);
+			break;
+		}
+	}
+	set_num(HVO_DEBUG "stall_us", 0);
+	return ok && memmap() == before && verify(0);
+}
+
+bool test_marks(void)
+{
+	return marks_by("auto") & marks_by("pause");
+}
