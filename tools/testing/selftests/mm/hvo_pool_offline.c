@@ -217,8 +217,8 @@ static bool marks_of(unsigned long from, unsigned long to)
 		found += marked(pfn + i * each, 1);
 	for (int i = 0; i < nr; i++)
 		right += marked(bad[i], 1);
-	ksft_print_msg("%d page frames were bad meanwhile: %ld parts are marked, %ld of them right\n",
-		       nr, found, right);
+	ksft_print_msg("%d page frames were bad meanwhile: %ld parts are marked, %ld right\n", nr,
+		       found, right);
 	ok &= right == nr && found >= nr - 1 && found <= nr;
 	resize(to, 0);
 	/* Now those show it that are bad. */
