@@ -35,6 +35,17 @@ static inline pte_t arch_tlb_batch_pte(pte_t pte)
  */
 #define TLB_BATCH_ROUND_PAGES	4
 
+/* Not flush_tlb_mm(), which waits, as the batch does at its end. */
+static inline void arch_tlb_batch_issue_mm(struct arch_tlbflush_unmap_batch *batch,
+					   struct mm_struct *mm)
+{
+	/* rule: tlb_batch/asid: as for a range */
+	dsb(ishst);
+	__flush_tlb_asid(mm);
+	/* rule: tlb_batch/secondary: devices that share the mm use it, too */
+	mmu_notifier_arch_invalidate_secondary_tlbs(mm, 0, -1UL);
+}
+
 /*
  * The batch has page-level entries only, so the leaf level is known.
  *
@@ -47,6 +58,11 @@ arch_tlb_batch_issue(struct arch_tlbflush_unmap_batch *batch, struct mm_struct *
 {
 	struct vm_area_struct vma = { .vm_mm = mm, .vm_flags = 0 };
 
+	/* __flush_tlb_range() would flush the ASID, too, and wait for that. */
+	if (__flush_tlb_range_limit_excess((end - start) >> PAGE_SHIFT, PAGE_SIZE)) {
+		arch_tlb_batch_issue_mm(batch, mm);
+		return;
+	}
 	/* rule: tlb_batch/merge: a TLB may lose more than was cleared, never less */
 	if (system_supports_tlb_range() &&
 	    end - start >= TLB_BATCH_ROUND_PAGES * PAGE_SIZE) {
@@ -62,13 +78,6 @@ arch_tlb_batch_issue(struct arch_tlbflush_unmap_batch *batch, struct mm_struct *
 static inline bool arch_tlb_batch_prefers_mm(unsigned long pages)
 {
 	return !system_supports_tlb_range() && pages >= TLB_BATCH_ASID_PAGES;
-}
-
-/* Also waits: one DSB ISH more for each mm with so many pages. */
-static inline void arch_tlb_batch_issue_mm(struct arch_tlbflush_unmap_batch *batch,
-					   struct mm_struct *mm)
-{
-	flush_tlb_mm(mm);
 }
 
 /* Issue and wait are two instructions anyway. */

@@ -10,6 +10,10 @@
  *
  * by each strategy in turn, in one boot. One line of JSON for each, with the pauses that
  * it took and what was saved. With --spin a thread looks for how long it does not run.
+ *
+ * With --beside SECONDS, instead: how often a pool of 512 of the small pages grows and
+ * shrinks, beside four readers of all struct pages, and compaction every second. First
+ * without giving anything back, then by each strategy.
  */
 #define _GNU_SOURCE
 #include <getopt.h>
@@ -73,6 +77,88 @@ static __u64 spin_end(void)
 	return end < spin.most ? end : spin.most;
 }
 
+/* --- a pool that grows and shrinks beside others ------------------------------------ */
+
+#define BESIDE_PAGES	512
+#define NR_READERS	4
+
+static bool beside_over;
+
+static void *read_all(void *path)
+{
+	static __thread char buf[1 << 16];
+	int fd = open(path, O_RDONLY);
+
+	while (fd >= 0 && !__atomic_load_n(&beside_over, __ATOMIC_RELAXED)) {
+		if (read(fd, buf, sizeof(buf)) <= 0)
+			lseek(fd, 0, SEEK_SET);
+	}
+	if (fd >= 0)
+		close(fd);
+	return NULL;
+}
+
+static void *compact(void *unused)
+{
+	while (!__atomic_load_n(&beside_over, __ATOMIC_RELAXED)) {
+		set_num("/proc/sys/vm/compact_memory", 1);
+		tlb_rs_sleep_us(1000000);
+	}
+	return unused;
+}
+
+static long pauses(void)
+{
+	static const char * const reasons[] = { "split", "optimize", "restore", "demote" };
+	long sum = 0;
+
+	for (unsigned int i = 0; i < ARRAY_SIZE(reasons); i++)
+		sum += stat_of(reasons[i]);
+	return sum;
+}
+
+/* @strategy: or NULL, for pages that keep their struct pages. */
+static bool beside(const char *strategy, long seconds)
+{
+	long rounds = 0, least = BESIDE_PAGES, before = memmap(), paused = pauses();
+	pthread_t readers[NR_READERS], compacting;
+	bool ok = true;
+	char path[128];
+	__u64 end;
+
+	if (!set(HVO_SWITCH, strategy ? "1" : "0") ||
+	    (strategy && !set(HVO_PARAM "strategy", strategy)))
+		return false;
+	__atomic_store_n(&beside_over, false, __ATOMIC_RELAXED);
+	for (int i = 0; i < NR_READERS; i++)
+		pthread_create(&readers[i], NULL, read_all,
+			       i & 1 ? "/proc/kpagecount" : "/proc/kpageflags");
+	pthread_create(&compacting, NULL, compact, NULL);
+	end = tlb_rs_now_ns() + seconds * 1000000000ULL;
+	while (ok && tlb_rs_now_ns() < end) {
+		long optimized;
+
+		ok &= resize(small, BESIDE_PAGES) == BESIDE_PAGES;
+		snprintf(path, sizeof(path), HUGEPAGES, small, "optimized_hugepages");
+		optimized = get(path);
+		ok &= before - memmap() == optimized * spare_pages(small);
+		if (optimized < least)
+			least = optimized;
+		ok &= !resize(small, 0);
+		rounds++;
+	}
+	__atomic_store_n(&beside_over, true, __ATOMIC_RELAXED);
+	for (int i = 0; i < NR_READERS; i++)
+		pthread_join(readers[i], NULL);
+	pthread_join(compacting, NULL);
+	printf("{\"region\":\"hvo_beside\",\"strategy\":\"%s\",\"seconds\":%ld,\"rounds\":%ld,",
+	       strategy ?: "off", seconds, rounds);
+	printf("\"pages\":%d,\"least\":%ld,\"pauses\":%ld}\n", BESIDE_PAGES, least,
+	       pauses() - paused);
+	fflush(stdout);
+	return ok && memmap() == before;
+}
+
 /* --- the rows ---------------------------------------------------------------------- */
 
 static bool with_spin;
@@ -85,9 +171,8 @@ struct sample {
 
 static void sample(struct sample *s)
 {
-	static const char * const reasons[] = { "split", "optimize", "restore", "demote" };
-
 	*s = (struct sample) {
+		.pauses = pauses(),
 		.cancelled = stat_of("cancelled"),
 		.stopped = stat_of("stop_machine"),
 		.entries = tlb_rs_vmstat_read("hvo_pte_updates"),
@@ -96,8 +181,6 @@ static void sample(struct sample *s)
 		.young = tlb_rs_vmstat_read("hvo_young"),
 		.in_pauses_ns = stat_of("ack_ns") + stat_of("paused_ns"),
 	};
-	for (unsigned int i = 0; i < ARRAY_SIZE(reasons); i++)
-		s->pauses += stat_of(reasons[i]);
 	s->ns = tlb_rs_now_ns();
 }
 
@@ -189,11 +272,12 @@ int main(int argc, char **argv)
 		{ "pairs", required_argument, NULL, 'p' },
 		{ "strategy", required_argument, NULL, 's' },
 		{ "spin", no_argument, NULL, 'i' },
+		{ "beside", required_argument, NULL, 'b' },
 		{ "help", no_argument, NULL, 'h' },
 		{ },
 	};
 	const char *strategies[MAX_STRATEGIES], *why;
-	long pages = 4, pairs = 1, before;
+	long pages = 4, pairs = 1, seconds = 0, before;
 	int c, nr = 0, i, p;
 	char path[128];
 	bool ok = true;
@@ -214,9 +298,12 @@ int main(int argc, char **argv)
 		case 'i':
 			with_spin = true;
 			break;
+		case 'b':
+			seconds = tlb_rs_number(optarg, 1, 3600);
+			break;
 		default:
-			printf("usage: %s [--pages N] [--pairs N] [--strategy S]... [--spin]\n",
-			       argv[0]);
+			printf("usage: %s [--pages N] [--pairs N] [--strategy S]... [--spin] "
+			       "[--beside SECONDS]\n", argv[0]);
 			return c == 'h' ? 0 : KSFT_FAIL;
 		}
 	}
@@ -244,8 +331,11 @@ int main(int argc, char **argv)
 	ksft_set_plan(1);
 	before = memmap();
 	for (p = 0; p < pairs; p++) {
+		if (seconds)
+			ok &= beside(NULL, seconds);
 		for (i = 0; i < nr; i++)
-			ok &= cycle(strategies[(p + i) % nr], pages);
+			ok &= seconds ? beside(strategies[(p + i) % nr], seconds) :
+					cycle(strategies[(p + i) % nr], pages);
 	}
 	ksft_test_result(ok && memmap() == before, "hvo_bench: %ld pages of %lu kB\n", pages,
 			 large);
