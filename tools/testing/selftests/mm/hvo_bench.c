@@ -302,8 +302,10 @@ int main(int argc, char **argv)
 			seconds = tlb_rs_number(optarg, 1, 3600);
 			break;
 		default:
-			printf("usage: %s [--pages N] [--pairs N] [--strategy S]... [--spin] "
-			       "[--beside SECONDS]\n", argv[0]);
+			printf("usage: %s [--pages N] [--pairs N] [--strategy S]... [--spin]\n",
+			       argv[0]);
+			printf("       %s --beside SECONDS [--pairs N] [--strategy S]...\n",
+			       argv[0]);
 			return c == 'h' ? 0 : KSFT_FAIL;
 		}
 	}
