@@ -100,6 +100,9 @@ def boots(_, arch, job, variant="bench", **options):
                        "pgdemote_kswapd": 2048, "pgpromote_success": 2048,
                        "thp_migration_success": 0, "fault_p99_ns": 9000, "numa_foreign": 5, "allocstall_movable": 1,
                        "atomic_refused": 0, "nr_tlb_remote_flush": 7, "meter": {"tlbi": 9 if on else 900}} for on in (0, 1)]
+    if "hvo_bench" in job and "--beside" in job:
+        return [{"region": "hvo_beside", "strategy": s, "seconds": 20, "rounds": rounds, "pages": 512, "least": 510, "pauses": 0}
+                for s, rounds in (("off", 400), ("auto", 160), ("unsafe", 180))], job, ""
     if "hvo_bench" in job:
         pages = int(option("pages", 16))
         found += [{"region": region, "strategy": s, "pages": pages * (512 if region.endswith("_small") else 1),
