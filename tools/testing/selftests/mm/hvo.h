@@ -21,6 +21,8 @@ void read_sizes(void);
 const char *hvo_missing(bool debug);
 void hvo_set_up(void);
 void hvo_empty_pools(void);
+void hvo_others_begin(void);
+void hvo_others_end(void);
 
 static inline long get(const char *path)
 {

@@ -80,32 +80,6 @@ static __u64 spin_end(void)
 /* --- a pool that grows and shrinks beside others ------------------------------------ */
 
 #define BESIDE_PAGES	512
-#define NR_READERS	4
-
-static bool beside_over;
-
-static void *read_all(void *path)
-{
-	static __thread char buf[1 << 16];
-	int fd = open(path, O_RDONLY);
-
-	while (fd >= 0 && !__atomic_load_n(&beside_over, __ATOMIC_RELAXED)) {
-		if (read(fd, buf, sizeof(buf)) <= 0)
-			lseek(fd, 0, SEEK_SET);
-	}
-	if (fd >= 0)
-		close(fd);
-	return NULL;
-}
-
-static void *compact(void *unused)
-{
-	while (!__atomic_load_n(&beside_over, __ATOMIC_RELAXED)) {
-		set_num("/proc/sys/vm/compact_memory", 1);
-		tlb_rs_sleep_us(1000000);
-	}
-	return unused;
-}
 
 static long pauses(void)
 {
@@ -121,7 +95,6 @@ static long pauses(void)
 static bool beside(const char *strategy, long seconds)
 {
 	long rounds = 0, least = BESIDE_PAGES, before = memmap(), paused = pauses();
-	pthread_t readers[NR_READERS], compacting;
 	bool ok = true;
 	char path[128];
 	__u64 end;
@@ -129,11 +102,7 @@ static bool beside(const char *strategy, long seconds)
 	if (!set(HVO_SWITCH, strategy ? "1" : "0") ||
 	    (strategy && !set(HVO_PARAM "strategy", strategy)))
 		return false;
-	__atomic_store_n(&beside_over, false, __ATOMIC_RELAXED);
-	for (int i = 0; i < NR_READERS; i++)
-		pthread_create(&readers[i], NULL, read_all,
-			       i & 1 ? "/proc/kpagecount" : "/proc/kpageflags");
-	pthread_create(&compacting, NULL, compact, NULL);
+	hvo_others_begin();
 	end = tlb_rs_now_ns() + seconds * 1000000000ULL;
 	while (ok && tlb_rs_now_ns() < end) {
 		long optimized;
@@ -147,10 +116,7 @@ static bool beside(const char *strategy, long seconds)
 		ok &= !resize(small, 0);
 		rounds++;
 	}
-	__atomic_store_n(&beside_over, true, __ATOMIC_RELAXED);
-	for (int i = 0; i < NR_READERS; i++)
-		pthread_join(readers[i], NULL);
-	pthread_join(compacting, NULL);
+	hvo_others_end();
 	printf("{\"region\":\"hvo_beside\",\"strategy\":\"%s\",\"seconds\":%ld,\"rounds\":%ld,",
 	       strategy ?: "off", seconds, rounds);
 	printf("\"pages\":%d,\"least\":%ld,\"pauses\":%ld}\n", BESIDE_PAGES, least,

@@ -162,37 +162,6 @@ bool test_late(void)
 
 /* --- everything at once ------------------------------------------------------------ */
 
-static bool storm_over;
-
-/*
- * Reads all of a file that looks at each struct page. With CONFIG_DEBUG_VM those of /proc may not
- * be read while a page is made or freed: snapshot_page() has an assertion that is wrong then.
- */
-static void *storm_reader(void *arg)
-{
-	static char buf[1 << 16];
-	const char *other = HVO_DEBUG "read";
-	int fd = open(access(other, R_OK) ? arg : other, O_RDONLY);
-
-	while (fd >= 0 && !__atomic_load_n(&storm_over, __ATOMIC_RELAXED)) {
-		if (read(fd, buf, sizeof(buf)) <= 0)
-			lseek(fd, 0, SEEK_SET);
-	}
-	if (fd >= 0)
-		close(fd);
-	return NULL;
-}
-
-static void *storm_compact(void *arg)
-{
-	(void)arg;
-	while (!__atomic_load_n(&storm_over, __ATOMIC_RELAXED)) {
-		set_num("/proc/sys/vm/compact_memory", 1);
-		tlb_rs_sleep_us(1000000);
-	}
-	return NULL;
-}
-
 static void storm_demote(unsigned long kb)
 {
 	char path[128];
@@ -270,19 +239,13 @@ static void storm_step(unsigned int random)
 
 bool test_storm(int seconds)
 {
-	static const char * const files[] = { "/proc/kpageflags", "/proc/kpagecount" };
 	__u64 end = tlb_rs_now_ns() + seconds * 1000000000ULL;
 	unsigned int seed = tlb_rs_env_number("TLB_SEED", 1, 1, INT32_MAX), state = seed;
-	pthread_t threads[4], compact;
 	long before = memmap(), steps = 0;
 	long long stopped = stops();
 	bool ok = true;
 
-	storm_over = false;
-	for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
-		pthread_create(&threads[i], NULL, storm_reader,
-			       (void *)files[i % ARRAY_SIZE(files)]);
-	pthread_create(&compact, NULL, storm_compact, NULL);
+	hvo_others_begin();
 	while (ok && tlb_rs_now_ns() < end) {
 		storm_step(tlb_rs_rnd(&state));
 		/* Surplus pages are freed by a worker. */
@@ -290,10 +253,7 @@ bool test_storm(int seconds)
 			tlb_rs_sleep_us(50000);
 		steps++;
 	}
-	__atomic_store_n(&storm_over, true, __ATOMIC_RELAXED);
-	for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
-		pthread_join(threads[i], NULL);
-	pthread_join(compact, NULL);
+	hvo_others_end();
 	storm_cpu(1);
 	set_num(HVO_DEBUG "fail_swap", 0);
 	set_num(HVO_DEBUG "stall_us", 0);

@@ -63,3 +63,55 @@ void hvo_empty_pools(void)
 	for (int i = 0; i < nr_sizes; i++)
 		resize(sizes[i], 0);
 }
+
+/* --- what happens beside a pool that changes ---------------------------------------- */
+
+static pthread_t readers[4], compacting;
+static bool over;
+
+/*
+ * Reads all of a file that looks at each struct page. With CONFIG_DEBUG_VM those of /proc may not
+ * be read while a page is made or freed: snapshot_page() has an assertion that is wrong then.
+ */
+static void *read_all(void *arg)
+{
+	static __thread char buf[1 << 16];
+	const char *other = HVO_DEBUG "read";
+	int fd = open(access(other, R_OK) ? arg : other, O_RDONLY);
+
+	while (fd >= 0 && !__atomic_load_n(&over, __ATOMIC_RELAXED)) {
+		if (read(fd, buf, sizeof(buf)) <= 0)
+			lseek(fd, 0, SEEK_SET);
+	}
+	if (fd >= 0)
+		close(fd);
+	return NULL;
+}
+
+static void *compact(void *unused)
+{
+	while (!__atomic_load_n(&over, __ATOMIC_RELAXED)) {
+		set_num("/proc/sys/vm/compact_memory", 1);
+		tlb_rs_sleep_us(1000000);
+	}
+	return unused;
+}
+
+/* Four threads read all struct pages, and memory is compacted every second, until the end. */
+void hvo_others_begin(void)
+{
+	static char * const files[] = { "/proc/kpageflags", "/proc/kpagecount" };
+
+	over = false;
+	for (size_t i = 0; i < ARRAY_SIZE(readers); i++)
+		pthread_create(&readers[i], NULL, read_all, files[i % ARRAY_SIZE(files)]);
+	pthread_create(&compacting, NULL, compact, NULL);
+}
+
+void hvo_others_end(void)
+{
+	__atomic_store_n(&over, true, __ATOMIC_RELAXED);
+	for (size_t i = 0; i < ARRAY_SIZE(readers); i++)
+		pthread_join(readers[i], NULL);
+	pthread_join(compacting, NULL);
+}
