@@ -90,6 +90,8 @@ struct hvo_event {
 	EM(TLBI, "tlbi")		/* invalidate in between */ \
 	EM(CLEAR, "clear")		/* clear the access flag */ \
 	EM(WRPROTECT, "wrprotect")	/* tails that were there at boot become read-only */ \
+	EM(COPY, "copy")		/* copy what another CPU cannot write to any more */ \
+	EM(WAVES, "waves")		/* heads before tails, the old head last */ \
 	EM(LEAVE, "leave")		/* an entry that stays gets its flag again */ \
 	EM(RCU, "rcu")			/* wait for a task that has read a refcount */ \
 	EM(TRANSIT, "transit")		/* no pause while a CPU comes up or goes down */ \

@@ -528,6 +528,24 @@ pub(crate) fn stall() {
     }
 }
 
+/// Before entries are invalidated. For tests.
+pub(crate) fn count() {
+    #[cfg(CONFIG_HVO_FAULT_INJECTION)]
+    // SAFETY: It looks after what is written to.
+    unsafe {
+        bindings::hvo_debug_count()
+    };
+}
+
+/// Between two tries. For tests.
+pub(crate) fn look() {
+    #[cfg(CONFIG_HVO_FAULT_INJECTION)]
+    // SAFETY: It only reads struct pages that are there.
+    unsafe {
+        bindings::hvo_debug_look()
+    };
+}
+
 /// Makes each CPU have translations of the vmemmap of a folio. For checks.
 pub(crate) fn touch(_size: Size, _folio: Folio) {
     #[cfg(CONFIG_HVO_DEBUG)]

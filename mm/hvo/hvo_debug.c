@@ -10,15 +10,21 @@
  *                       resized meanwhile.
  * debugfs/hvo/read      reads a word of each struct page when it is read, whatever happens to
  *                       that. (What /proc/kpagecount reads has to be consistent.)
- * debugfs/hvo/skip_hook, stall_us, fail_swap, flagless_cpu, deaf_cpu, race, race_pfn, waits,
- *                       read_lock, write_lock
- *                       fault injection: without one of the rules, with a window that
- *                       stays open (or, by the largest value of stall_us, in which the
- *                       CPU dies), with exchanges that fail, with a CPU that seems not
- *                       to set access flags, or does not answer, with a reference that
- *                       is taken late (and whether the task that takes it is waited for), with a
- *                       lock that is held for reading where a pause stops a CPU and is
- *                       waited for where none can.
+ *
+ * Fault injection, also in debugfs/hvo/:
+ *
+ * skip_hook             removes a rule.
+ * stall_us              a window stays open for so long; by the largest value, the CPU dies in it.
+ * fail_swap             one in so many exchanges fails.
+ * flagless_cpu          a CPU that seems not to set access flags.
+ * deaf_cpu              a CPU that does not answer.
+ * race, race_pfn, waits a reference that is taken late, to which page, and whether the task that
+ *                       takes it is waited for.
+ * count_pfn, counted    another CPU counts in struct pages before each invalidation; how many of
+ *                       these writes are lost, and how many there were.
+ * heads_pfn, strays     between two tries, the heads of tails are looked for; how many are wrong.
+ * read_lock, write_lock a lock that is held for reading where a pause stops a CPU, and is waited
+ *                       for where none can.
  */
 #define pr_fmt(fmt)	"hvo: " fmt
 
@@ -364,6 +370,81 @@ static int waits_get(void *data, u64 *waits)
 }
 DEFINE_DEBUGFS_ATTRIBUTE(waits_fops, waits_get, NULL, "%llu\n");
 
+static u64 count_pfn;
+static unsigned long counted;
+
+/* In a struct page next to that of @count_pfn. Not where mark() writes. */
+static unsigned long *count_word(void)
+{
+	unsigned long page = (unsigned long)pfn_to_page(count_pfn) & PAGE_MASK;
+
+	return (void *)page + POISON_AT - sizeof(struct page);
+}
+
+static void count_cpu(void *unused)
+{
+	(*count_word())++;
+}
+
+/* Before an invalidation: a CPU that has the translation needs no access flag to write. */
+void hvo_debug_count(void)
+{
+	int cpu;
+
+	if (!count_pfn || irqs_disabled())
+		return;
+	cpu = cpumask_any_but(cpu_online_mask, get_cpu());
+	if (cpu < nr_cpu_ids && !smp_call_function_single(cpu, count_cpu, NULL, 1))
+		counted++;
+	put_cpu();
+}
+
+/* How many are lost. */
+static int count_get(void *data, u64 *lost)
+{
+	*lost = count_pfn ? counted - *count_word() : 0;
+	return 0;
+}
+
+/* From now on in those of a free HugeTLB page; 0: no more. */
+static int count_set(void *data, u64 pfn)
+{
+	if (pfn && (!pfn_valid(pfn) || !PageHuge(pfn_to_page(pfn))))
+		return -EINVAL;
+	if (count_pfn)
+		*count_word() = 0;
+	counted = 0;
+	count_pfn = pfn;
+	return 0;
+}
+DEFINE_DEBUGFS_ATTRIBUTE(count_fops, count_get, count_set, "%llu\n");
+
+static u64 heads_pfn;
+static unsigned long heads_nr, strays;
+
+/* Between two tries: whether each tail has a head, and is in its folio. */
+void hvo_debug_look(void)
+{
+	unsigned long i;
+
+	for (i = 0; heads_pfn && i < heads_nr; i += PAGE_SIZE / sizeof(struct page)) {
+		struct page *page = pfn_to_page(heads_pfn + i), *head = compound_head(page);
+
+		strays += !PageHead(head) || page - head >= compound_nr(head);
+	}
+}
+
+static int heads_set(void *data, u64 pfn)
+{
+	if (pfn && (!pfn_valid(pfn) || !PageHuge(pfn_to_page(pfn))))
+		return -EINVAL;
+	strays = 0;
+	heads_nr = pfn ? compound_nr(pfn_to_page(pfn)) : 0;
+	heads_pfn = pfn;
+	return 0;
+}
+DEFINE_DEBUGFS_ATTRIBUTE(heads_fops, NULL, heads_set, "%llu\n");
+
 static DEFINE_RWLOCK(lock);
 
 /* Nobody can interrupt it. */
@@ -408,6 +489,10 @@ static void faults_create(struct dentry *dir)
 	debugfs_create_u64("race_pfn", 0400, dir, &race_pfn);
 	debugfs_create_file("race", 0600, dir, NULL, &race_fops);
 	debugfs_create_file("waits", 0400, dir, NULL, &waits_fops);
+	debugfs_create_file("count_pfn", 0600, dir, NULL, &count_fops);
+	debugfs_create_ulong("counted", 0400, dir, &counted);
+	debugfs_create_file("heads_pfn", 0200, dir, NULL, &heads_fops);
+	debugfs_create_ulong("strays", 0400, dir, &strays);
 	debugfs_create_file("read_lock", 0200, dir, NULL, &read_lock_fops);
 	debugfs_create_file("write_lock", 0200, dir, NULL, &write_lock_fops);
 }

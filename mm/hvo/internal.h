@@ -121,6 +121,8 @@ unsigned int hvo_retry(unsigned int first_s);
 void hvo_debug_create(struct dentry *dir);
 void hvo_debug_report(void);
 void hvo_debug_touch(unsigned long start, unsigned long end);
+void hvo_debug_count(void);
+void hvo_debug_look(void);
 void hvo_debug_probe(unsigned long start, unsigned long end, struct page *const *old,
 		     unsigned long nr_old);
 #else

@@ -90,6 +90,17 @@ impl Live {
     fn address(run: &Run, index: usize) -> usize {
         run.addr + (index << run.shift)
     }
+
+    fn copy_now(run: &Run) {
+        if run.copy_to.is_null() {
+            return;
+        }
+        // SAFETY: Both are pages of struct pages, by their linear addresses, and nothing leads to
+        // the new one yet.
+        unsafe { bindings::copy_page(run.copy_to, run.copy_from) };
+        // Before the entry that leads there.
+        smp_mb(Write);
+    }
 }
 
 // SAFETY: `cleared` has all of what was cleared.
@@ -117,18 +128,23 @@ unsafe impl Entries<Run> for Live {
     }
 
     fn waits(&self, run: &Run) -> bool {
-        run.waits
+        run.waits && !c::skips(bindings::hvo_hook_HVO_HOOK_WAVES)
     }
 
     fn leads(&self, run: &Run, index: usize) -> bool {
         let page = Self::address(run, index) / PAGE_SIZE;
 
-        run.group == 0 || page % run.group as usize == 0
+        run.group == 0
+            || page % run.group as usize == 0
+            || c::skips(bindings::hvo_hook_HVO_HOOK_WAVES)
     }
 
     fn clear(&mut self, run: &Run, index: usize, value: u64) {
         if !c::skips(bindings::hvo_hook_HVO_HOOK_CLEAR) {
             self.entry(run, index).store(value, Relaxed);
+        }
+        if c::skips(bindings::hvo_hook_HVO_HOOK_COPY) {
+            Self::copy_now(run);
         }
         self.cleared.add(Self::address(run, index), run.shift);
         self.counts.begin.get_or_insert_with(Instant::now);
@@ -148,6 +164,7 @@ unsafe impl Entries<Run> for Live {
             return;
         }
         self.counts.flushes += 1;
+        c::count();
         // rule: hvo/tlbi: CPUs have the old pages in their TLBs
         if !c::skips(bindings::hvo_hook_HVO_HOOK_TLBI) {
             cleared.flush();
@@ -157,14 +174,9 @@ unsafe impl Entries<Run> for Live {
     }
 
     fn copy(&mut self, run: &Run) {
-        if run.copy_to.is_null() {
-            return;
+        if !c::skips(bindings::hvo_hook_HVO_HOOK_COPY) {
+            Self::copy_now(run);
         }
-        // SAFETY: Both are pages of struct pages, by their linear addresses, and nothing leads to
-        // the new one yet.
-        unsafe { bindings::copy_page(run.copy_to, run.copy_from) };
-        // Before the entry that leads there.
-        smp_mb(Write);
     }
 
     fn exchange(&mut self, run: &Run, index: usize, old: u64, new: u64) -> bool {
@@ -186,6 +198,7 @@ unsafe impl Entries<Run> for Live {
     }
 
     fn rest(&mut self, us: u64) {
+        c::look();
         fsleep(Delta::from_micros(us as i64));
     }
 

@@ -160,7 +160,8 @@ WAYS = {
     "hvo_pool: pool [tlbi]": [hvo("stale translations of vmemmap")],
     "hvo_pool: readers": [hvo("stale translations of vmemmap")],
     "hvo_pool: young": [way("env TLB_SKIP=SKIP hvo_pool -t CASE", boot=LARGE_BOOT)],
-    "hvo_pool: marks": [way("sh -c 'env TLB_SKIP=SKIP hvo_pool -t CASE; [ $? = 1 ]'", boot=LARGE_BOOT)],
+    **{f"hvo_pool: {case}": [way("sh -c 'env TLB_SKIP=SKIP hvo_pool -t CASE; [ $? = 1 ]'", boot=LARGE_BOOT)]
+       for case in ("marks", "writes", "heads")},
     "hvo_boot": [way("sh -c 'hvo_boot; [ $? = 1 ]'",
                      boot=options(mem="6G", append="kunit.enable=0 hvo_skip=wrprotect hugetlb_free_vmemmap=on "
                                                    "hugepagesz=1G hugepages=2"))],

@@ -31,6 +31,8 @@
  * young    exchanges of entries fail, as if other CPUs had used them: the same.
  * worker   no page could be optimised for seconds: the worker does it, each of them is counted.
  * late_cpu a CPU that seems not to set access flags comes up; if HVO is on since boot, it does not.
+ * writes   a CPU counts in the struct pages of a page that is optimised: no value is lost.
+ * heads    a page is demoted in several tries: between them, all tails have their heads.
  * off      the switch is turned off while the worker has something to do.
  *
  * Only if -t names them:
@@ -359,6 +361,24 @@ TEST_F_TIMEOUT(hvo_pool, off, TLB_RS_TIMEOUT_S)
 	if (why)
 		SKIP(return, "%s", why);
 	EXPECT_TRUE(test_off());
+}
+
+TEST_F_TIMEOUT(hvo_pool, writes, TLB_RS_TIMEOUT_S)
+{
+	const char *why = needs_injection() ?: needs_two_cpus();
+
+	if (why || !hvo_by_flags())
+		SKIP(return, "%s", why ?: "CPUs do not set the access flag");
+	EXPECT_TRUE(test_writes());
+}
+
+TEST_F_TIMEOUT(hvo_pool, heads, TLB_RS_TIMEOUT_S)
+{
+	const char *why = needs_injection() ?: cannot_demote() ?: needs_two_cpus();
+
+	if (why || !hvo_by_flags())
+		SKIP(return, "%s", why ?: "CPUs do not set the access flag");
+	EXPECT_TRUE(test_heads());
 }
 
 TEST_F_TIMEOUT(hvo_pool, late_cpu, TLB_RS_TIMEOUT_S)

@@ -72,9 +72,12 @@ bool test_late_worker(void);
 bool test_off(void);
 const char *cannot_be_late(void);
 bool test_late(void);
+bool test_writes(void);
+bool test_heads(void);
 bool test_storm(int seconds);
 
 /* hvo_pool_offline.c */
+long free_frame(unsigned long kb);
 const char *cannot_offline(void);
 bool test_offline(void);
 const char *cannot_poison(void);

@@ -160,6 +160,57 @@ bool test_late(void)
 	return came != final && cycle(kb, few(kb, 16));
 }
 
+/* --- what other CPUs write and see -------------------------------------------------- */
+
+/* The worker optimises a page. Before each invalidation another CPU counts in its struct pages. */
+bool test_writes(void)
+{
+	unsigned long kb = hvo_small_size();
+	long before = memmap(), lost, nr;
+	bool ok;
+
+	set(HVO_SWITCH, "0");
+	ok = resize(kb, 1) == 1 && counts_are(kb, 0, 1);
+	ok &= set_num(HVO_DEBUG "count_pfn", free_frame(kb) - kb * 1024 / psize / 2);
+	set(HVO_SWITCH, "1");
+	set_num(HVO_PARAM "retry_s", 1);
+	ok &= optimized_soon(kb);
+	set_num(HVO_PARAM "retry_s", 0);
+	nr = get(HVO_DEBUG "counted");
+	lost = get(HVO_DEBUG "count_pfn");
+	set_num(HVO_DEBUG "count_pfn", 0);
+	ksft_print_msg("%ld of %ld values were lost\n", lost, nr);
+	return all_is_right(before, true) && !resize(kb, 0) && ok && nr && !lost;
+}
+
+/* A page is demoted. One in three exchanges fails, and heads are looked for before each try. */
+bool test_heads(void)
+{
+	unsigned long to = hvo_small_size(), from = 0;
+	long before = memmap(), strays;
+	char path[128];
+	bool ok;
+
+	for (int i = nr_sizes - 1; i >= 0 && !from && sizes[i] > to; i--) {
+		snprintf(path, sizeof(path), HUGEPAGES, sizes[i], "demote_size");
+		snprintf(path + 64, sizeof(path) - 64, "%lukB", to);
+		if (few(sizes[i], 1) && set(path, path + 64) && resize(sizes[i], 1) == 1)
+			from = sizes[i];
+	}
+	if (!from)
+		return false;
+	ok = set_num(HVO_DEBUG "heads_pfn", free_frame(from) - from * 1024 / psize / 2);
+	set_num(HVO_DEBUG "fail_swap", 3);
+	snprintf(path, sizeof(path), HUGEPAGES, from, "demote");
+	ok &= set_num(path, 1);
+	set_num(HVO_DEBUG "fail_swap", 0);
+	strays = get(HVO_DEBUG "strays");
+	set_num(HVO_DEBUG "heads_pfn", 0);
+	ok &= pool(to) == (long)(from / to) && before - memmap() == pool(to) * spare_pages(to);
+	ksft_print_msg("one of %lu kB: %ld times a tail had no head\n", from, strays);
+	return !resize(to, 0) && ok && !strays && memmap() == before && verify(0);
+}
+
 /* --- everything at once ------------------------------------------------------------ */
 
 static void storm_demote(unsigned long kb)

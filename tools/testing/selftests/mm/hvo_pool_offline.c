@@ -2,8 +2,8 @@
 /* Page frames go offline, or are bad. */
 #include "hvo_pool.h"
 
-/* A page frame of a HugeTLB page that nobody uses, or -1. */
-static long free_frame(unsigned long kb)
+/* A page frame of a HugeTLB page that nobody uses, in the middle of it, or -1. */
+long free_frame(unsigned long kb)
 {
 	int fd = open("/proc/kpageflags", O_RDONLY), counts = open("/proc/kpagecount", O_RDONLY);
 	uint64_t flags[512], count;
