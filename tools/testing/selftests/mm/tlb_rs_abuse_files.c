@@ -226,11 +226,16 @@ static const struct file files[] = {
 	{ DEBUGFS "hvo/read", READ_ONLY, 0, 0, NULL },
 	{ DEBUGFS "hvo/race_pfn", READ_ONLY, 0, 0, NULL },
 	{ DEBUGFS "hvo/waits", READ_ONLY, 0, 0, NULL },
+	{ DEBUGFS "hvo/counted", READ_ONLY, 0, 0, NULL },
+	{ DEBUGFS "hvo/strays", READ_ONLY, 0, 0, NULL },
 	{ DEBUGFS "hvo/skip_hook", HOOKS, 0, 0, "none" },
 	{ DEBUGFS "hvo/stall_us", NUMBER, 0, U32_LIMIT, NULL },
 	{ DEBUGFS "hvo/fail_swap", NUMBER, 0, U32_LIMIT, NULL },
 	{ DEBUGFS "hvo/flagless_cpu", NUMBER, 0, U32_LIMIT, NULL },
 	{ DEBUGFS "hvo/deaf_cpu", NUMBER, 0, U32_LIMIT, NULL },
+	/* Page frames of a HugeTLB page, of which there is none. */
+	{ DEBUGFS "hvo/count_pfn", WRITE_ONLY, 0, 0, "0" },
+	{ DEBUGFS "hvo/heads_pfn", WRITE_ONLY, 0, 0, "0" },
 	/* Milliseconds for which they go on: only what is refused. */
 	{ DEBUGFS "hvo/race", WRITE_ONLY, 0, 0, "" },
 	{ DEBUGFS "hvo/read_lock", WRITE_ONLY, 0, 0, "" },
