@@ -531,7 +531,7 @@ pub(crate) fn stall() {
 /// Before entries are invalidated. For tests.
 pub(crate) fn count() {
     #[cfg(CONFIG_HVO_FAULT_INJECTION)]
-    // SAFETY: It looks after what is written to.
+    // SAFETY: It interrupts a CPU, which writes to a word of vmemmap that nobody else uses.
     unsafe {
         bindings::hvo_debug_count()
     };
@@ -540,7 +540,7 @@ pub(crate) fn count() {
 /// Between two tries. For tests.
 pub(crate) fn look() {
     #[cfg(CONFIG_HVO_FAULT_INJECTION)]
-    // SAFETY: It only reads struct pages that are there.
+    // SAFETY: It reads struct pages of a HugeTLB page, which are mapped at all times.
     unsafe {
         bindings::hvo_debug_look()
     };

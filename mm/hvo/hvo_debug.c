@@ -22,7 +22,7 @@
  *                       takes it is waited for.
  * count_pfn, counted    another CPU counts in struct pages before each invalidation; how many of
  *                       these writes are lost, and how many there were.
- * heads_pfn, strays     between two tries, the heads of tails are looked for; how many are wrong.
+ * heads_pfn             between two tries, the heads of tails are looked for; how many are wrong.
  * read_lock, write_lock a lock that is held for reading where a pause stops a CPU, and is waited
  *                       for where none can.
  */
@@ -434,6 +434,12 @@ void hvo_debug_look(void)
 	}
 }
 
+static int heads_get(void *data, u64 *nr)
+{
+	*nr = strays;
+	return 0;
+}
+
 static int heads_set(void *data, u64 pfn)
 {
 	if (pfn && (!pfn_valid(pfn) || !PageHuge(pfn_to_page(pfn))))
@@ -443,7 +449,7 @@ static int heads_set(void *data, u64 pfn)
 	heads_pfn = pfn;
 	return 0;
 }
-DEFINE_DEBUGFS_ATTRIBUTE(heads_fops, NULL, heads_set, "%llu\n");
+DEFINE_DEBUGFS_ATTRIBUTE(heads_fops, heads_get, heads_set, "%llu\n");
 
 static DEFINE_RWLOCK(lock);
 
@@ -491,8 +497,7 @@ static void faults_create(struct dentry *dir)
 	debugfs_create_file("waits", 0400, dir, NULL, &waits_fops);
 	debugfs_create_file("count_pfn", 0600, dir, NULL, &count_fops);
 	debugfs_create_ulong("counted", 0400, dir, &counted);
-	debugfs_create_file("heads_pfn", 0200, dir, NULL, &heads_fops);
-	debugfs_create_ulong("strays", 0400, dir, &strays);
+	debugfs_create_file("heads_pfn", 0600, dir, NULL, &heads_fops);
 	debugfs_create_file("read_lock", 0200, dir, NULL, &read_lock_fops);
 	debugfs_create_file("write_lock", 0200, dir, NULL, &write_lock_fops);
 }

@@ -164,6 +164,9 @@ static void set_up(void)
 	tlb_rs_keep(HVO_DEBUG "stall_us");
 	tlb_rs_keep(HVO_DEBUG "fail_swap");
 	tlb_rs_keep(HVO_DEBUG "deaf_cpu");
+	/* They read 0 now. */
+	tlb_rs_keep(HVO_DEBUG "count_pfn");
+	tlb_rs_keep(HVO_DEBUG "heads_pfn");
 	rounds = tlb_rs_env_number("TLB_ROUNDS", 2, 1, 1000);
 	skip = tlb_rs_env("TLB_SKIP");
 	if (skip && !tlb_rs_setting(HVO_DEBUG "skip_hook", skip))

@@ -186,17 +186,12 @@ bool test_writes(void)
 /* A page is demoted. One in three exchanges fails, and heads are looked for before each try. */
 bool test_heads(void)
 {
-	unsigned long to = hvo_small_size(), from = 0;
+	unsigned long to = hvo_small_size(), from;
 	long before = memmap(), strays;
 	char path[128];
 	bool ok;
 
-	for (int i = nr_sizes - 1; i >= 0 && !from && sizes[i] > to; i--) {
-		snprintf(path, sizeof(path), HUGEPAGES, sizes[i], "demote_size");
-		snprintf(path + 64, sizeof(path) - 64, "%lukB", to);
-		if (few(sizes[i], 1) && set(path, path + 64) && resize(sizes[i], 1) == 1)
-			from = sizes[i];
-	}
+	from = one_to_demote(to, 2);
 	if (!from)
 		return false;
 	ok = set_num(HVO_DEBUG "heads_pfn", free_frame(from) - from * 1024 / psize / 2);
@@ -204,7 +199,7 @@ bool test_heads(void)
 	snprintf(path, sizeof(path), HUGEPAGES, from, "demote");
 	ok &= set_num(path, 1);
 	set_num(HVO_DEBUG "fail_swap", 0);
-	strays = get(HVO_DEBUG "strays");
+	strays = get(HVO_DEBUG "heads_pfn");
 	set_num(HVO_DEBUG "heads_pfn", 0);
 	ok &= pool(to) == (long)(from / to) && before - memmap() == pool(to) * spare_pages(to);
 	ksft_print_msg("one of %lu kB: %ld times a tail had no head\n", from, strays);

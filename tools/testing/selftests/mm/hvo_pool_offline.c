@@ -230,21 +230,14 @@ static bool marks_of(unsigned long from, unsigned long to)
 
 static bool marks_by(const char *strategy)
 {
-	unsigned long to = hvo_small_size();
+	unsigned long to = hvo_small_size(), from;
 	long before = memmap();
-	char path[128];
-	bool ok = false;
+	bool ok;
 
 	set(HVO_PARAM "strategy", strategy);
 	set_num(HVO_DEBUG "stall_us", 1000);
-	for (int i = nr_sizes - 1; i >= 0 && sizes[i] / to >= MOST_MARKS; i--) {
-		snprintf(path, sizeof(path), HUGEPAGES, sizes[i], "demote_size");
-		snprintf(path + 64, sizeof(path) - 64, "%lukB", to);
-		if (few(sizes[i], 1) && set(path, path + 64) && resize(sizes[i], 1) == 1) {
-			ok = marks_of(sizes[i], to);
-			break;
-		}
-	}
+	from = one_to_demote(to, MOST_MARKS);
+	ok = from && marks_of(from, to);
 	set_num(HVO_DEBUG "stall_us", 0);
 	return ok && memmap() == before && verify(0);
 }

@@ -76,6 +76,20 @@ bool test_pool(void)
 	return pools_by("auto") & pools_by("pause");
 }
 
+/* Makes a pool of one page that is demoted to at least @parts of @to kB. Its size, or 0. */
+unsigned long one_to_demote(unsigned long to, unsigned long parts)
+{
+	char path[128], text[32];
+
+	snprintf(text, sizeof(text), "%lukB", to);
+	for (int i = nr_sizes - 1; i >= 0 && sizes[i] / to >= parts; i--) {
+		snprintf(path, sizeof(path), HUGEPAGES, sizes[i], "demote_size");
+		if (few(sizes[i], 1) && set(path, text) && resize(sizes[i], 1) == 1)
+			return sizes[i];
+	}
+	return 0;
+}
+
 static bool demote_by(const char *strategy)
 {
 	long nr = 0, before, small, each, pauses, demoted = stat_of("demote");

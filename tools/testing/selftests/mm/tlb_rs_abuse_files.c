@@ -227,7 +227,6 @@ static const struct file files[] = {
 	{ DEBUGFS "hvo/race_pfn", READ_ONLY, 0, 0, NULL },
 	{ DEBUGFS "hvo/waits", READ_ONLY, 0, 0, NULL },
 	{ DEBUGFS "hvo/counted", READ_ONLY, 0, 0, NULL },
-	{ DEBUGFS "hvo/strays", READ_ONLY, 0, 0, NULL },
 	{ DEBUGFS "hvo/skip_hook", HOOKS, 0, 0, "none" },
 	{ DEBUGFS "hvo/stall_us", NUMBER, 0, U32_LIMIT, NULL },
 	{ DEBUGFS "hvo/fail_swap", NUMBER, 0, U32_LIMIT, NULL },
