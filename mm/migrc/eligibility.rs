@@ -250,24 +250,30 @@ impl FolioFacts {
     /// access to it. It comes last, so that a task seldom gets access before the end of the walk,
     /// where it is asked again.
     pub fn verdict(&self, freeze: impl FnOnce() -> bool) -> Verdict {
+        let reclaims = self.reclaims && self.caller != Caller::Damon && !self.caller.demotes();
+        // rule: migrc/mappings: a drain looks at each address space that maps the folio
         let most_mappings = Self::MAX_MAPPINGS.saturating_mul(self.pages);
-        let facts = [
-            (!self.caller.may_defer(), Deny::Reason),
-            (
-                self.reclaims && self.caller != Caller::Damon && !self.caller.demotes()
-                    || self.free <= self.short(),
-                Deny::Memory,
-            ),
-            (self.pages > 1 && self.pages > self.limit, Deny::Limit),
-            // rule: migrc/mappings: a drain looks at each address space that maps the folio
-            (self.mappings > most_mappings, Deny::Mappings),
-            (self.unusual, Deny::Kind),
-            (self.poisoned, Deny::Poisoned),
-            (self.isolates, Deny::Isolated),
-        ];
 
-        if let Some((_, deny)) = facts.into_iter().find(|(denies, _)| *denies) {
-            return Verdict::Forbid(deny);
+        if !self.caller.may_defer() {
+            return Verdict::Forbid(Deny::Reason);
+        }
+        if reclaims || self.free <= self.short() {
+            return Verdict::Forbid(Deny::Memory);
+        }
+        if self.pages > 1 && self.pages > self.limit {
+            return Verdict::Forbid(Deny::Limit);
+        }
+        if self.mappings > most_mappings {
+            return Verdict::Forbid(Deny::Mappings);
+        }
+        if self.unusual {
+            return Verdict::Forbid(Deny::Kind);
+        }
+        if self.poisoned {
+            return Verdict::Forbid(Deny::Poisoned);
+        }
+        if self.isolates {
+            return Verdict::Forbid(Deny::Isolated);
         }
         match self.file {
             Some(file) if !file.may_freeze() || !freeze() => Verdict::Forbid(Deny::NotFrozen),
@@ -333,22 +339,27 @@ impl MappingFacts {
     /// A range with a hole is two. So what is deferred between neighbours that are not would cost
     /// one more operation now, and its share of a drain later.
     pub fn verdict(&self, first: Option<Geometry>) -> Verdict {
-        let facts = [
-            (self.writable, true, Deny::Writable),
-            (self.pending, false, Deny::FlushPending),
-            (self.shared, true, Deny::Shared),
-            (self.notifier, true, Deny::Notifier),
-            (self.blocked(first), false, Deny::Block),
-            (self.merges, false, Deny::Merged),
-        ];
-        let mut is_true = facts.into_iter().filter(|(is_true, ..)| *is_true);
+        let forbids = self.writable || self.shared || self.notifier;
+        let deny = if self.writable {
+            Deny::Writable
+        } else if self.pending {
+            Deny::FlushPending
+        } else if self.shared {
+            Deny::Shared
+        } else if self.notifier {
+            Deny::Notifier
+        } else if self.blocked(first) {
+            Deny::Block
+        } else if self.merges {
+            Deny::Merged
+        } else {
+            return Verdict::Defer;
+        };
 
-        match is_true.next() {
-            None => Verdict::Defer,
-            Some((_, forbids, deny)) if forbids || is_true.any(|(_, forbids, _)| forbids) => {
-                Verdict::Forbid(deny)
-            }
-            Some((.., deny)) => Verdict::Flush(deny),
+        if forbids {
+            Verdict::Forbid(deny)
+        } else {
+            Verdict::Flush(deny)
         }
     }
 }

@@ -85,19 +85,24 @@ impl<C: Chain> Ledger<C> {
         self.pages
     }
 
-    /// Takes a folio of `pages` pages at the time `now`, or gives it back if the ledger is closed.
-    /// Returns whether it is the first.
+    /// Takes a folio of `pages` pages, or gives it back if the ledger is closed. Returns whether it
+    /// is the first; then `now` is asked for the time.
     ///
     /// Every address space in which its flush was deferred must be known to the [`Mms`] that the
     /// next drain flushes.
-    pub fn add(&mut self, folio: C::Folio, pages: usize, now: u64) -> Result<bool, C::Folio> {
+    pub fn add(
+        &mut self,
+        folio: C::Folio,
+        pages: usize,
+        now: impl FnOnce() -> u64,
+    ) -> Result<bool, C::Folio> {
         if self.closed {
             return Err(folio);
         }
         let first = self.chain.is_empty();
         if first {
             // INVARIANT: This is the first.
-            self.since = now;
+            self.since = now();
         }
         self.chain.push(folio);
         // INVARIANT: As many more; there are not so many in the machine that this could wrap.

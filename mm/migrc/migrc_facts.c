@@ -37,11 +37,11 @@ static struct migrc_caller_facts caller_facts(enum migrate_reason reason)
 	};
 }
 
-static struct migrc_node_facts node_facts(int nid, const struct migrc_caller_facts *caller)
+static struct migrc_node_facts node_facts(pg_data_t *node, const struct migrc_caller_facts *caller)
 {
-	struct zone *zones = NODE_DATA(nid)->node_zones;
+	struct zone *zones = node->node_zones;
 	struct migrc_node_facts facts = {
-		.present = node_present_pages(nid),
+		.present = node->node_present_pages,
 		.asked = READ_ONCE(migrc_max_pages),
 		.step = migrc_skip(MIGRC_HOOK_STEP) ? ULONG_MAX : 0,
 	};
@@ -66,7 +66,7 @@ bool migrc_may_defer_slow(struct folio *src, enum migrate_reason reason)
 		.caller = caller,
 		.pages = folio_nr_pages(src),
 		.mappings = folio_mapcount(src),
-		.node = node_facts(folio_nid(src), &caller),
+		.node = node_facts(zone->zone_pgdat, &caller),
 		/* rule: migrc/gate: while free memory is short, demotion frees at once */
 		.free = migrc_skip(MIGRC_HOOK_GATE) ? ULONG_MAX :
 						      zone_page_state(zone, NR_FREE_PAGES),
@@ -121,7 +121,7 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 		.notifier = mm_has_notifiers(mm) && !migrc_skip(MIGRC_HOOK_NOTIFIER),
 		/* rule: migrc/block: entries of two sizes must not overlap */
 		.geometry = geometry,
-		.blocks = migrc_defers_blocks(),
+		.blocks = geometry == MIGRC_BLOCKS && migrc_defers_blocks(),
 		.merges = merges(mm, addr, addr + nr * PAGE_SIZE),
 		.accessible = pte_accessible(mm, pte),
 		.lost_permission = static_branch_unlikely(&migrc_readmostly_key) && nr == 1 &&
@@ -185,14 +185,13 @@ void migrc_add_source(struct folio *src, enum migrate_reason reason)
 {
 	const struct migrc_caller_facts caller = caller_facts(reason);
 	struct zone *zone = folio_zone(src);
-	int nid = folio_nid(src);
-	const struct migrc_node_facts node = node_facts(nid, &caller);
+	const struct migrc_node_facts node = node_facts(zone->zone_pgdat, &caller);
 
 	if (migrc_skip(MIGRC_HOOK_RECORD)) {
 		folio_put(src);
 		return;
 	}
-	migrc_add(src, nid, folio_nr_pages(src), &caller, &node);
+	migrc_add(src, zone_to_nid(zone), folio_nr_pages(src), &caller, &node);
 	/*
 	 * rule: migrc/isolate: a task that isolates page blocks drains after that. If it
 	 * was too early for @src, the isolation is visible here. Pairs with the one in

@@ -568,13 +568,12 @@ unsafe extern "C" fn migrc_add(
     let folio = unsafe { NonNull::new_unchecked(folio) };
     // SAFETY: By this function's safety requirements.
     let source = unsafe { MigratedSource::from_raw(folio) };
-    let now = c::now();
     let Some(ledger) = NODES.as_ref().and_then(|nodes| nodes.get(node as usize)) else {
         return drain_late(source, pages);
     };
 
     let mut guard = ledger.lock();
-    let added = guard.add(source, pages, now);
+    let added = guard.add(source, pages, c::now);
     let held = match added {
         // SAFETY: Nobody releases it under the lock, as a drain would, which subtracts.
         Ok(_) => unsafe {

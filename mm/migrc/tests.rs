@@ -50,12 +50,12 @@ mod suite {
     fn a_closed_ledger_takes_nothing() {
         let mut ledger = Ledger::<Count>::new();
 
-        assert!(ledger.add((), 1, 0).is_err());
+        assert!(ledger.add((), 1, || 0).is_err());
         ledger.open();
-        assert_eq!(ledger.add((), 1, 0), Ok(true));
-        assert_eq!(ledger.add((), 2, 0), Ok(false));
+        assert_eq!(ledger.add((), 1, || 0), Ok(true));
+        assert_eq!(ledger.add((), 2, || 0), Ok(false));
         ledger.close();
-        assert!(ledger.add((), 1, 0).is_err());
+        assert!(ledger.add((), 1, || 0).is_err());
         assert_eq!(ledger.pages(), 3);
     }
 
@@ -66,11 +66,11 @@ mod suite {
 
         a.open();
         b.open();
-        assert_eq!(a.add((), 512, 7), Ok(true));
-        assert_eq!(b.add((), 1, 5), Ok(true));
+        assert_eq!(a.add((), 512, || 7), Ok(true));
+        assert_eq!(b.add((), 1, || 5), Ok(true));
         a.splice_into(&mut unflushed);
         b.splice_into(&mut unflushed);
-        assert_eq!(a.add((), 1, 9), Ok(true));
+        assert_eq!(a.add((), 1, || 9), Ok(true));
 
         let mut mms = Flushes(0);
         let flushed = unflushed.flush(&mut mms);

@@ -49,7 +49,7 @@ fn ledger_of_one() -> Ledger<Folios> {
     let mut ledger = Ledger::new();
 
     ledger.open();
-    assert_eq!(ledger.add(Folio(0), 1, 0), Ok(true));
+    assert_eq!(ledger.add(Folio(0), 1, || 0), Ok(true));
     ledger
 }
 
@@ -85,7 +85,7 @@ fn nothing_to_flush_may_be_forgotten() {
     let mut unflushed = Unflushed::<Folios>::default();
     let mut ledger = Ledger::default();
 
-    assert_eq!(ledger.add(Folio(0), 1, 0), Err(Folio(0)), "it is closed");
+    assert_eq!(ledger.add(Folio(0), 1, || 0), Err(Folio(0)), "it is closed");
     ledger.splice_into(&mut unflushed);
     assert!(unflushed.some().is_none());
 }

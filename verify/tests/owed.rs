@@ -405,7 +405,7 @@ fn sources_cannot_be_ignored() {
     refused_of(
         &LEDGER,
         "",
-        "ledger.add(folio, 1, 0);",
+        "ledger.add(folio, 1, || 0);",
         "error: unused `Result`",
     );
 }

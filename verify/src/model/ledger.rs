@@ -175,7 +175,7 @@ impl Run {
                 let folio = self.defer(mms);
                 let id = folio.0;
 
-                match self.ledgers[ledger].add(folio, pages, now) {
+                match self.ledgers[ledger].add(folio, pages, || now) {
                     Ok(first) => {
                         assert!(self.open[ledger], "added to a closed ledger");
                         assert_eq!(first, self.added[ledger].is_empty());

@@ -363,7 +363,7 @@ impl Migrc {
         self.mm(mm).deferred.fetch_add(1, Relaxed);
 
         let add = || {
-            let added = self.ledger.lock().unwrap().add((mm, page), 1, 0);
+            let added = self.ledger.lock().unwrap().add((mm, page), 1, || 0);
 
             assert!(added.is_ok());
         };
