@@ -98,6 +98,7 @@ struct Turn {
 }
 
 /// Whether an entry has its new value. Tables have no flag, or another meaning of it.
+#[inline(always)]
 fn is_done(value: u64, wanted: u64) -> bool {
     (value ^ wanted) & !YOUNG == 0
 }
@@ -198,6 +199,7 @@ fn window<R>(
 
 /// Clears the flags of the entries that do not have their new values yet. `all`: what is clear may
 /// not have been invalidated, if a task died that has cleared it.
+#[inline(always)]
 fn clear<R>(entries: &mut impl Entries<R>, run: &R, all: bool) {
     for i in 0..entries.len(run) {
         let value = entries.read(run, i);
@@ -251,6 +253,7 @@ fn swap_run<R>(entries: &mut impl Entries<R>, run: &R, each: bool, turn: &mut Tu
     }
 }
 
+#[inline(always)]
 fn swap_one<R>(entries: &mut impl Entries<R>, run: &R, index: usize, each: bool) -> bool {
     let wanted = entries.wanted(run, index);
     let mut old = entries.read(run, index);

@@ -312,21 +312,18 @@ impl<'l> Changes<'l> {
         Ok(unit.close()?)
     }
 
-    /// Adds a folio, and changes all that were added if there is no room for another one.
-    fn add_and_commit(mut self, folio: Folio) -> Self {
+    /// Adds a folio, or notes why that was not possible. Returns whether there is no room for
+    /// another one.
+    fn fill(&mut self, folio: Folio) -> bool {
         let added = self.add(folio);
 
-        self.commit_if_full(added)
+        self.note(added)
     }
 
     /// The same after [`Self::add`].
-    fn commit_if_full(mut self, added: Result<(), Why>) -> Self {
+    fn note(&mut self, added: Result<(), Why>) -> bool {
         self.why = added.err().or(self.why);
-        if self.batch.is_full() {
-            self.commit()
-        } else {
-            self
-        }
+        self.batch.is_full()
     }
 
     /// Changes the folios that were added. All other folios are as they were.
@@ -485,7 +482,9 @@ fn optimize(
             changes = changes.commit();
             added = changes.add(folio);
         }
-        changes = changes.commit_if_full(added);
+        if changes.note(added) {
+            changes = changes.commit();
+        }
     }
     let changes = changes.commit();
 
@@ -507,7 +506,9 @@ fn restore<'l>(
     let mut changes = Changes::new(size, Op::Restore(restored), Effort::Mandatory, together)?;
 
     for folio in folios {
-        changes = changes.add_and_commit(folio);
+        if changes.fill(folio) {
+            changes = changes.commit();
+        }
         if changes.why.is_some() {
             break;
         }
@@ -676,7 +677,9 @@ unsafe extern "C" fn hvo_demote_folios(
         if !c::is_optimized(folio) {
             continue;
         }
-        changes = changes.add_and_commit(folio);
+        if changes.fill(folio) {
+            changes = changes.commit();
+        }
         if changes.why.is_some() {
             break;
         }

@@ -81,12 +81,14 @@ impl Live {
         }
     }
 
+    #[inline(always)]
     fn entry<'r>(&self, run: &'r Run, index: usize) -> &'r Atomic<u64> {
         // SAFETY: By the safety requirements of `new()`. Hardware and other CPUs read and write the
         // entry as a whole.
         unsafe { Atomic::from_ptr(run.entries.add(index)) }
     }
 
+    #[inline(always)]
     fn address(run: &Run, index: usize) -> usize {
         run.addr + (index << run.shift)
     }
@@ -109,6 +111,7 @@ unsafe impl Entries<Run> for Live {
         run.nr as usize
     }
 
+    #[inline(always)]
     fn wanted(&self, run: &Run, index: usize) -> u64 {
         if run.values.is_null() {
             return run.value;
@@ -117,6 +120,7 @@ unsafe impl Entries<Run> for Live {
         unsafe { *run.values.add(index) }
     }
 
+    #[inline(always)]
     fn read(&self, run: &Run, index: usize) -> u64 {
         let value = self.entry(run, index).load(Relaxed);
 
@@ -131,6 +135,7 @@ unsafe impl Entries<Run> for Live {
         run.waits && !c::skips(bindings::hvo_hook_HVO_HOOK_WAVES)
     }
 
+    #[inline(always)]
     fn leads(&self, run: &Run, index: usize) -> bool {
         let page = Self::address(run, index) / PAGE_SIZE;
 
@@ -139,6 +144,7 @@ unsafe impl Entries<Run> for Live {
             || c::skips(bindings::hvo_hook_HVO_HOOK_WAVES)
     }
 
+    #[inline(always)]
     fn clear(&mut self, run: &Run, index: usize, value: u64) {
         if !c::skips(bindings::hvo_hook_HVO_HOOK_CLEAR) {
             self.entry(run, index).store(value, Relaxed);
@@ -173,12 +179,14 @@ unsafe impl Entries<Run> for Live {
         self.ignores_flags = c::skips(bindings::hvo_hook_HVO_HOOK_CLEAR);
     }
 
+    #[inline(always)]
     fn copy(&mut self, run: &Run) {
         if !c::skips(bindings::hvo_hook_HVO_HOOK_COPY) {
             Self::copy_now(run);
         }
     }
 
+    #[inline(always)]
     fn exchange(&mut self, run: &Run, index: usize, old: u64, new: u64) -> bool {
         self.exchanges = self.exchanges.wrapping_add(1);
         if c::fails(self.exchanges) {
