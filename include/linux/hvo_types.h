@@ -64,7 +64,7 @@ enum hvo_reason {
 /**
  * struct hvo_event - a pause, or an attempt
  * @reason: what changes.
- * @cpus: how many other CPUs stopped, or were to.
+ * @cpus: how many other CPUs stopped, or were to; 0 if @stopped.
  * @entries: how many changed.
  * @copies: how many pages were copied.
  * @missing: a CPU that did not stop in time; -1 if there is none.

@@ -402,12 +402,10 @@ impl<M: Memory> Open<'_, M> {
     /// Adds a new value of an entry, and returns where it stays until the unit has ended. Those of
     /// a unit follow each other there.
     pub fn value(&mut self, value: u64) -> Result<*const u64, Full> {
+        let at = self.parts.values.len();
+
         self.parts.values.push(value).map_err(|_| Full)?;
-        self.parts
-            .values
-            .last()
-            .map(|value| &raw const *value)
-            .ok_or(Full)
+        Ok(self.parts.values.as_ptr().wrapping_add(at))
     }
 
     /// Adds entries to change.

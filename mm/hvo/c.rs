@@ -9,6 +9,7 @@ use super::batch::{
 };
 use core::{
     marker::PhantomData,
+    ops::Deref,
     ptr::{
         null_mut,
         NonNull, //
@@ -29,8 +30,22 @@ use kernel::{
 
 pub(crate) type Run = bindings::hvo_run;
 pub(crate) type Params = bindings::hvo_params;
-pub(crate) type Reason = bindings::hvo_reason;
-pub(crate) type Span = bindings::hvo_span;
+
+/// Entries of one table that map a part of vmemmap.
+///
+/// # Invariants
+///
+/// `hvo_walk()` has found them. They are live, and of what it says.
+#[repr(transparent)]
+pub(crate) struct Span(bindings::hvo_span);
+
+/// What changes.
+///
+/// # Invariants
+///
+/// One of `enum hvo_reason` of C.
+#[derive(Clone, Copy)]
+pub(crate) struct Reason(bindings::hvo_reason);
 
 /// A size of HugeTLB folios.
 ///
@@ -52,7 +67,7 @@ pub(crate) struct Folio(NonNull<bindings::folio>);
 ///
 /// # Invariants
 ///
-/// Only the holder of this uses the list.
+/// Only the task that has this, or a copy of it, uses the list.
 #[derive(Clone, Copy)]
 pub(crate) struct Folios<'l>(NonNull<bindings::list_head>, PhantomData<&'l ()>);
 
@@ -80,15 +95,53 @@ pub(crate) struct Mapped(NonNull<bindings::page>);
 ///
 /// # Invariants
 ///
-/// It is owned.
-pub(crate) struct Table(NonNull<bindings::pte_t>);
+/// It is owned, and `entry` is the value of an entry that leads to it.
+pub(crate) struct Table {
+    table: NonNull<bindings::pte_t>,
+    entry: u64,
+}
 
-/// The pages behind an entry that maps a block of vmemmap.
+/// An entry that maps a block of vmemmap, and the pages behind it.
 ///
 /// # Invariants
 ///
-/// As of [`Mapped`].
-pub(crate) struct Block(NonNull<bindings::page>);
+/// The entry is live. The pages are as those of [`Mapped`].
+pub(crate) struct Block {
+    entry: *mut u64,
+    pages: NonNull<bindings::page>,
+}
+
+impl Reason {
+    /// Blocks that map vmemmap become page tables.
+    pub(crate) const SPLIT: Self = Self(bindings::hvo_reason_HVO_SPLIT);
+    /// Folios give their vmemmap back.
+    pub(crate) const OPTIMIZE: Self = Self(bindings::hvo_reason_HVO_OPTIMIZE);
+    /// Folios get it again.
+    pub(crate) const RESTORE: Self = Self(bindings::hvo_reason_HVO_RESTORE);
+    /// An optimised folio becomes several smaller ones.
+    pub(crate) const DEMOTE: Self = Self(bindings::hvo_reason_HVO_DEMOTE);
+}
+
+impl Deref for Span {
+    type Target = bindings::hvo_span;
+
+    fn deref(&self) -> &bindings::hvo_span {
+        &self.0
+    }
+}
+
+impl Span {
+    /// The pages that the entries lead to.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = Mapped> + '_ {
+        (0..self.nr as usize).map(|i| {
+            // SAFETY: By the invariants, there are so many entries.
+            let page = unsafe { bindings::hvo_entry_page(self.entries.add(i)) };
+
+            // SAFETY: Each entry of vmemmap leads to a page.
+            Mapped(unsafe { NonNull::new_unchecked(page) })
+        })
+    }
+}
 
 impl Size {
     /// # Safety
@@ -99,7 +152,8 @@ impl Size {
         Self(unsafe { NonNull::new_unchecked(h.cast_mut()) })
     }
 
-    fn as_ptr(self) -> *mut bindings::hstate {
+    /// For C.
+    pub(crate) fn as_ptr(self) -> *mut bindings::hstate {
         self.0.as_ptr()
     }
 }
@@ -147,14 +201,22 @@ impl<'l> Folios<'l> {
         self.0.as_ptr()
     }
 
-    /// Adds a folio that is on no list.
-    pub(crate) fn add(self, folio: Folio) {
-        // SAFETY: The list is ours, and so is the folio.
+    /// Adds a folio.
+    ///
+    /// # Safety
+    ///
+    /// It must be on no list.
+    pub(crate) unsafe fn add(self, folio: Folio) {
+        // SAFETY: The list is ours, and so is the folio; the rest is by the safety requirements.
         unsafe { bindings::hvo_folio_add(folio.as_ptr(), self.as_ptr()) };
     }
 
     /// Adds the parts, of size `to`, that a folio of `size` has become. Its head was in `old`.
-    pub(crate) fn add_parts(self, folio: Folio, old: Option<&Page>, size: Size, to: Size) {
+    ///
+    /// # Safety
+    ///
+    /// The folio must be on no list, and its vmemmap be that of the parts.
+    pub(crate) unsafe fn add_parts(self, folio: Folio, old: Option<&Page>, size: Size, to: Size) {
         let old = old.map_or(null_mut(), |page| page.0.as_ptr());
 
         // SAFETY: As above; nothing leads to the page any more, but it is not freed yet.
@@ -236,15 +298,6 @@ impl Drop for Page {
 }
 
 impl Mapped {
-    /// The page that the `i`th entry of `span` leads to.
-    pub(crate) fn of(span: &Span, i: usize) -> Self {
-        // SAFETY: `hvo_walk()` has given entries of a live table.
-        let page = unsafe { bindings::hvo_entry_page(span.entries.add(i)) };
-
-        // SAFETY: Each entry of vmemmap leads to a page.
-        Self(unsafe { NonNull::new_unchecked(page) })
-    }
-
     /// The page that all tails of folios of a size share.
     pub(crate) fn shared_tail(size: Size, folio: Folio) -> Result<Self, Why> {
         // INVARIANT: It is never freed.
@@ -275,23 +328,28 @@ impl Mapped {
 }
 
 impl Table {
-    /// A new one that maps the same pages as the block, and the value of an entry that leads there.
-    /// May sleep.
-    pub(crate) fn new(block: &Block) -> Result<(Self, u64), Full> {
+    /// A new one that maps the same pages as the block. May sleep.
+    pub(crate) fn new(block: &Block) -> Result<Self, Full> {
         let mut entry = 0;
 
         // SAFETY: A block has as many pages as a table has entries.
-        let table = unsafe { bindings::hvo_new_table(block.0.as_ptr(), &mut entry) };
+        let table = unsafe { bindings::hvo_new_table(block.pages.as_ptr(), &mut entry) };
+        let table = NonNull::new(table).ok_or(Full)?;
 
         // INVARIANT: It was allocated.
-        Ok((Self(NonNull::new(table).ok_or(Full)?), entry))
+        Ok(Self { table, entry })
+    }
+
+    /// The value of an entry that leads there.
+    pub(crate) fn entry(&self) -> u64 {
+        self.entry
     }
 }
 
 impl Drop for Table {
     fn drop(&mut self) {
         // SAFETY: By the invariant.
-        unsafe { bindings::hvo_free_table(self.0.as_ptr()) };
+        unsafe { bindings::hvo_free_table(self.table.as_ptr()) };
     }
 }
 
@@ -299,90 +357,33 @@ impl Block {
     /// The one that `span` is the entry of, if it is that.
     pub(crate) fn of(span: &Span) -> Option<Self> {
         // INVARIANT: `hvo_walk()` says so.
-        NonNull::new(span.block).map(Self)
+        Some(Self {
+            entry: span.entries,
+            pages: NonNull::new(span.block)?,
+        })
     }
 
-    /// Lets a live entry lead to `table`, which maps the same. The caller flushes.
-    pub(crate) fn split_live(self, span: &Span, table: Table, entry: u64) {
-        // SAFETY: It is the entry of this block, which CPUs let change while they use it.
-        unsafe { bindings::hvo_split_live(span.entries, entry) };
+    /// Lets the live entry lead to `table`. The caller flushes.
+    ///
+    /// # Safety
+    ///
+    /// The table must map the same, nobody else change the entry, and [`splits_live`] be true.
+    pub(crate) unsafe fn split_live(self, table: Table) {
+        // SAFETY: CPUs let it change while they use it; the rest is by the safety requirements.
+        unsafe { bindings::hvo_split_live(self.entry, table.entry) };
         core::mem::forget(table);
-        self.was_split();
+        // SAFETY: Just above.
+        unsafe { self.was_split() };
     }
 
     /// Its pages are mapped one by one now.
-    pub(crate) fn was_split(self) {
-        // SAFETY: Both callers have just made the entry of the block lead to a table.
-        unsafe { bindings::hvo_block_split(self.0.as_ptr()) };
-    }
-}
-
-/// The right to change how many folios there are of a size.
-///
-/// # Invariants
-///
-/// This task holds the `resize_lock` of the size.
-pub(crate) struct Resize(Size, NotThreadSafe);
-
-impl Resize {
-    /// Takes it, unless another task has it.
-    pub(crate) fn try_lock(size: Size) -> Option<Self> {
-        // INVARIANT: It does now. Not then_some(), which would make one that is dropped, and so
-        // unlocks, where another task has it.
-        try_resize(size).then(|| Self(size, NotThreadSafe))
-    }
-}
-
-impl Drop for Resize {
-    fn drop(&mut self) {
-        // SAFETY: By the invariant.
-        unsafe { bindings::hvo_end_resize(self.0.as_ptr()) };
-    }
-}
-
-/// Free folios that were taken out of their pool, and are put back when this is dropped.
-///
-/// # Invariants
-///
-/// `folios` is the list of `hvo_hold_begin()`.
-pub(crate) struct Held<'r> {
-    folios: Folios<'r>,
-    _resize: &'r Resize,
-}
-
-impl<'r> Held<'r> {
-    /// Takes up to `most` folios that should be optimised; none if there are none. May sleep.
-    pub(crate) fn take(resize: &'r Resize, most: usize) -> Option<Self> {
-        // SAFETY: C keeps one list, and its mutex keeps other tasks off it until `hvo_hold_end()`.
-        let folios = unsafe { Folios::from_raw(hold_begin()) };
-        // INVARIANT: Just above.
-        let held = Self {
-            folios,
-            _resize: resize,
-        };
-        let mut taken = 0;
-
-        for node in 0..nodes() {
-            for _ in 0..free_folios(resize.0, node) {
-                if taken == most {
-                    return (taken > 0).then_some(held);
-                }
-                taken += usize::from(hold_next(resize.0, node));
-            }
-        }
-        (taken > 0).then_some(held)
-    }
-
-    /// The folios.
-    pub(crate) fn folios(&self) -> Folios<'_> {
-        self.folios
-    }
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        // SAFETY: By the invariants: `hvo_hold_begin()` was called.
-        unsafe { bindings::hvo_hold_end() };
+    ///
+    /// # Safety
+    ///
+    /// The entry must have been made to lead to a table, and this be called once for it.
+    pub(crate) unsafe fn was_split(self) {
+        // SAFETY: By the safety requirements.
+        unsafe { bindings::hvo_block_split(self.pages.as_ptr()) };
     }
 }
 
@@ -440,56 +441,54 @@ impl Drop for Flags {
     }
 }
 
-/// All sizes of HugeTLB folios.
-pub(crate) fn sizes() -> impl Iterator<Item = Size> {
-    // INVARIANT: It is one of the system's.
-    (0..).map_while(|index| NonNull::new(size_at(index)).map(Size))
+safe_c! {
+    // SAFETY: Sizes, folios and pages are valid by the invariants of their types. All else are
+    // numbers, and the functions are defined for all of them.
+    unsafe extern "C" {
+        /// How many entries map the struct pages of a folio.
+        pub(crate) fn entries(size: Size) -> usize = hvo_entries(size.as_ptr());
+        /// Whether folios can be demoted to `size` without their own vmemmap in between.
+        pub(crate) fn demotes_to(size: Size) -> bool = hvo_demotes_to(size.as_ptr());
+        /// Whether the folio should give its vmemmap back, and did not.
+        pub(crate) fn should_optimize(size: Size, folio: Folio) -> bool
+            = vmemmap_should_optimize_folio(size.as_ptr(), folio.as_ptr());
+        /// Whether it did.
+        pub(crate) fn is_optimized(folio: Folio) -> bool = hvo_folio_optimized(folio.as_ptr());
+        /// Marks it as one that has.
+        pub(crate) fn set_optimized(folio: Folio, optimized: bool)
+            = hvo_folio_set_optimized(folio.as_ptr(), optimized);
+        fn new_page(folio: Folio) -> *mut bindings::page = hvo_new_page(folio.as_ptr());
+        fn shared_tail(size: Size, folio: Folio) -> *mut bindings::page
+            = hvo_shared_tail(size.as_ptr(), folio.as_ptr());
+        fn entry_value(page: Mapped, read_only: bool) -> u64
+            = hvo_entry_value(page.0.as_ptr(), read_only);
+        fn page_address(page: Mapped) -> *mut c_void = hvo_page_address(page.0.as_ptr());
+        /// Makes `to` the first page of the struct pages of a folio of `size`, a part of `folio`.
+        pub(crate) fn fill_head(to: &Page, size: Size, folio: Folio)
+            = hvo_fill_head(to.0.as_ptr(), size.as_ptr(), folio.as_ptr());
+        /// Whether a block may become a page table while it is in use.
+        pub(crate) fn splits_live() -> bool = hvo_splits_live();
+        fn grace_period() -> c_ulong = get_state_synchronize_rcu();
+        fn wait_for_readers(since: c_ulong) = hvo_wait_for_readers(since);
+        fn flush(start: usize, end: usize) = hvo_flush(start, end);
+        fn flags_begin() -> bool = hvo_flags_begin();
+        /// Counts a window of entries that changed without a pause, and what it took.
+        pub(crate) fn account_flags(
+            reason: Reason, entries: usize, clears: usize, flushes: usize, ns: u64
+        ) = hvo_account_flags(reason.0, entries, clears, flushes, ns);
+        fn get_params(params: &mut Params) = hvo_get_params(params);
+    }
 }
 
-safe_c! {
-    /// How many entries map the struct pages of a folio.
-    pub(crate) fn entries(size: Size) -> usize = hvo_entries(size.as_ptr());
-    /// Whether folios can be demoted to `size` without their own vmemmap in between.
-    pub(crate) fn demotes_to(size: Size) -> bool = hvo_demotes_to(size.as_ptr());
-    /// Whether the folio should give its vmemmap back, and did not.
-    pub(crate) fn should_optimize(size: Size, folio: Folio) -> bool
-        = vmemmap_should_optimize_folio(size.as_ptr(), folio.as_ptr());
-    /// Whether it did.
-    pub(crate) fn is_optimized(folio: Folio) -> bool = hvo_folio_optimized(folio.as_ptr());
-    /// Marks it as one that has.
-    pub(crate) fn set_optimized(folio: Folio, optimized: bool)
-        = hvo_folio_set_optimized(folio.as_ptr(), optimized);
-    fn new_page(folio: Folio) -> *mut bindings::page = hvo_new_page(folio.as_ptr());
-    fn shared_tail(size: Size, folio: Folio) -> *mut bindings::page
-        = hvo_shared_tail(size.as_ptr(), folio.as_ptr());
-    fn entry_value(page: Mapped, read_only: bool) -> u64
-        = hvo_entry_value(page.0.as_ptr(), read_only);
-    fn page_address(page: Mapped) -> *mut c_void = hvo_page_address(page.0.as_ptr());
-    /// Makes `to` the first page of the struct pages of a folio of `size`, a part of `folio`.
-    pub(crate) fn fill_head(to: &Page, size: Size, folio: Folio)
-        = hvo_fill_head(to.0.as_ptr(), size.as_ptr(), folio.as_ptr());
-    /// Whether a block may become a page table while it is in use.
-    pub(crate) fn splits_live() -> bool = hvo_splits_live();
-    fn grace_period() -> c_ulong = get_state_synchronize_rcu();
-    fn wait_for_readers(since: c_ulong) = hvo_wait_for_readers(since);
-    fn flush(start: usize, end: usize) = hvo_flush(start, end);
-    fn flags_begin() -> bool = hvo_flags_begin();
-    /// Counts a window of entries that changed without a pause, and what it took.
-    pub(crate) fn account_flags(
-        reason: Reason, entries: usize, clears: usize, flushes: usize, ns: u64
-    ) = hvo_account_flags(reason, entries, clears, flushes, ns);
-    fn size_at(index: c_uint) -> *mut bindings::hstate = hvo_size_at(index);
-    fn nodes() -> c_uint = hvo_nodes();
-    fn try_resize(size: Size) -> bool = hvo_try_resize(size.as_ptr());
-    fn free_folios(size: Size, node: c_uint) -> usize = hvo_free_folios(size.as_ptr(), node);
-    fn hold_begin() -> *mut bindings::list_head = hvo_hold_begin();
-    fn hold_next(size: Size, node: c_uint) -> bool = hvo_hold_next(size.as_ptr(), node);
-    /// How many folios of a size should be optimised and are not, but for surplus ones.
-    pub(crate) fn missing(size: Size) -> isize = hvo_missing_folios(size.as_ptr());
-    fn get_params(params: &mut Params) = hvo_get_params(params);
-    /// Counts a pause, or an attempt.
-    pub(crate) fn account(event: &bindings::hvo_event, success: bool)
-        = hvo_account(event, success);
+/// Counts a pause, or an attempt. `event` need not have the reason.
+pub(crate) fn account(reason: Reason, event: bindings::hvo_event, success: bool) {
+    let event = bindings::hvo_event {
+        reason: reason.0,
+        ..event
+    };
+
+    // SAFETY: The reason is one that C has, and all other values are numbers.
+    unsafe { bindings::hvo_account(&event, success) };
 }
 
 /// Whether a test has removed a rule.
@@ -602,10 +601,11 @@ pub(crate) fn walk<E, F: FnMut(&Span) -> Result<(), E>>(
     /// `arg` must be a `Call<E, F>` that nobody else uses, `span` a valid one.
     unsafe extern "C" fn call<E, F: FnMut(&Span) -> Result<(), E>>(
         arg: *mut c_void,
-        span: *const Span,
+        span: *const bindings::hvo_span,
     ) -> c_int {
-        // SAFETY: By the safety requirements.
-        let (call, span) = unsafe { (&mut *arg.cast::<Call<E, F>>(), &*span) };
+        // INVARIANT: `hvo_walk()` calls this.
+        // SAFETY: By the safety requirements; `Span` is transparent.
+        let (call, span) = unsafe { (&mut *arg.cast::<Call<E, F>>(), &*span.cast::<Span>()) };
 
         call.error = (call.f)(span).err();
         call.error.is_some().into()

@@ -243,7 +243,10 @@ impl Fallback<'_> {
         if stop {
             let begin = Instant::<Monotonic>::now();
 
-            with_stopped(|cpus| window.apply(cpus)).map_err(|_| Miss::Locked)?;
+            if with_stopped(|cpus| window.apply(cpus)).is_err() {
+                self.account(work, &Pause::default(), true, false);
+                return Err(Miss::Locked);
+            }
             // From when the first thread may have been stopped.
             let pause = Pause {
                 paused_ns: begin.elapsed().as_nanos() as u64,
@@ -276,7 +279,6 @@ impl Fallback<'_> {
 
     fn account(&self, work: Work, pause: &Pause, stopped: bool, success: bool) {
         let event = bindings::hvo_event {
-            reason: self.reason,
             cpus: pause.cpus,
             entries: work.entries,
             copies: work.copies / (PAGE_SIZE / 4096) as u32,
@@ -284,8 +286,9 @@ impl Fallback<'_> {
             stopped,
             ack_ns: pause.ack_ns,
             paused_ns: pause.paused_ns,
+            ..Default::default()
         };
 
-        c::account(&event, success);
+        c::account(self.reason, event, success);
     }
 }

@@ -22,6 +22,7 @@ mod fallback;
 pub mod layout;
 mod live;
 pub mod plan;
+mod pool;
 mod retry;
 mod split;
 mod store;
@@ -156,9 +157,9 @@ impl Op<'_> {
 
     fn reason(self) -> Reason {
         match self {
-            Self::Optimize => bindings::hvo_reason_HVO_OPTIMIZE,
-            Self::Restore(_) => bindings::hvo_reason_HVO_RESTORE,
-            Self::Demote { .. } => bindings::hvo_reason_HVO_DEMOTE,
+            Self::Optimize => Reason::OPTIMIZE,
+            Self::Restore(_) => Reason::RESTORE,
+            Self::Demote { .. } => Reason::DEMOTE,
         }
     }
 
@@ -204,17 +205,23 @@ impl Owner<Page> for Huge<'_> {
             (Outcome::Changed, Op::Restore(restored)) => {
                 c::set_optimized(folio, false);
                 if let Some(list) = restored {
-                    // SAFETY: It is on the list that it came from.
-                    unsafe { folio.del() };
-                    list.add(folio);
+                    // SAFETY: It is on the list that it came from, and then on none.
+                    unsafe {
+                        folio.del();
+                        list.add(folio);
+                    }
                 }
             }
             (Outcome::Changed, Op::Demote { to, demoted, .. }) => {
                 // It gave up the page of its head, and no other.
-                demoted.add_parts(folio, old.iter().flatten().next(), size, to)
+                let head = old.iter().flatten().next();
+
+                // SAFETY: `new()` has taken it off its list, and the change is over.
+                unsafe { demoted.add_parts(folio, head, size, to) }
             }
             (Outcome::Untouched(_), Op::Optimize) => c::set_optimized(folio, false),
-            (Outcome::Untouched(_), Op::Demote { folios, .. }) => folios.add(folio),
+            // SAFETY: `new()` has taken it off its list.
+            (Outcome::Untouched(_), Op::Demote { folios, .. }) => unsafe { folios.add(folio) },
             (Outcome::Changed, Op::Optimize) | (Outcome::Untouched(_), Op::Restore(_)) => {}
         }
     }
@@ -295,11 +302,12 @@ impl<'l> Changes<'l> {
             folio.vmemmap() + collect.index * PAGE_SIZE,
             entries - collect.index,
             |span| {
-                if !span.block.is_null() {
-                    return Err(self.unsplit);
-                }
+                // It is not split, either.
                 if span.self_hosted {
                     return Err(Why::SelfHosted);
+                }
+                if !span.block.is_null() {
+                    return Err(self.unsplit);
                 }
                 collect.span(&mut unit, span)
             },
@@ -312,18 +320,29 @@ impl<'l> Changes<'l> {
         Ok(unit.close()?)
     }
 
-    /// Adds a folio, or notes why that was not possible. Returns whether there is no room for
-    /// another one.
-    fn fill(&mut self, folio: Folio) -> bool {
-        let added = self.add(folio);
+    /// Changes folios, up to the first that is not possible.
+    fn all(mut self, folios: impl Iterator<Item = Folio>) -> Self {
+        for folio in folios {
+            let added = self.add(folio);
 
-        self.note(added)
+            self.note(added);
+            if self.batch.is_full() {
+                self = self.commit();
+            }
+            if self.why.is_some() {
+                break;
+            }
+        }
+        // Of an error in between, too: the pages are there.
+        self.commit()
     }
 
-    /// The same after [`Self::add`].
-    fn note(&mut self, added: Result<(), Why>) -> bool {
-        self.why = added.err().or(self.why);
-        self.batch.is_full()
+    /// Notes why a folio could not be added. What never will be says nothing of the others.
+    fn note(&mut self, added: Result<(), Why>) {
+        self.why = match (added, self.why) {
+            (Ok(()), why) | (Err(Why::SelfHosted), why @ Some(_)) => why,
+            (Err(why), _) => Some(why),
+        };
     }
 
     /// Changes the folios that were added. All other folios are as they were.
@@ -383,10 +402,9 @@ impl Collect {
             ..Default::default()
         };
 
-        for i in 0..span.nr as usize {
+        for before in span.pages() {
             let index = self.index;
             let entry = self.change.entry(index);
-            let before = Mapped::of(span, i);
 
             self.index += 1;
             if entry.frees {
@@ -482,7 +500,8 @@ fn optimize(
             changes = changes.commit();
             added = changes.add(folio);
         }
-        if changes.note(added) {
+        changes.note(added);
+        if changes.batch.is_full() {
             changes = changes.commit();
         }
     }
@@ -503,18 +522,8 @@ fn restore<'l>(
     if folios.peek().is_none() {
         return Ok(0);
     }
-    let mut changes = Changes::new(size, Op::Restore(restored), Effort::Mandatory, together)?;
-
-    for folio in folios {
-        if changes.fill(folio) {
-            changes = changes.commit();
-        }
-        if changes.why.is_some() {
-            break;
-        }
-    }
-    // Of an error in between, too: the pages are there.
-    let changes = changes.commit();
+    let changes = Changes::new(size, Op::Restore(restored), Effort::Mandatory, together)?;
+    let changes = changes.all(folios);
 
     changes.why.map_or(Ok(changes.changed), Err)
 }
@@ -614,9 +623,11 @@ unsafe extern "C" fn hvo_restore_folios(
     };
 
     for folio in folios.iter().filter(|folio| !c::is_optimized(*folio)) {
-        // SAFETY: It is on this list.
-        unsafe { folio.del() };
-        restored.add(folio);
+        // SAFETY: It is on this list, and then on none.
+        unsafe {
+            folio.del();
+            restored.add(folio);
+        }
     }
     match restore(size, folios.iter(), Some(restored), usize::MAX) {
         Ok(changed) => changed as c_long,
@@ -669,20 +680,9 @@ unsafe extern "C" fn hvo_demote_folios(
         folios,
     };
     // Without memory they are demoted by way of their own vmemmap.
-    let Ok(mut changes) = Changes::new(size, op, Effort::Optional, usize::MAX) else {
+    let Ok(changes) = Changes::new(size, op, Effort::Optional, usize::MAX) else {
         return;
     };
 
-    for folio in folios.iter() {
-        if !c::is_optimized(folio) {
-            continue;
-        }
-        if changes.fill(folio) {
-            changes = changes.commit();
-        }
-        if changes.why.is_some() {
-            break;
-        }
-    }
-    changes.commit();
+    changes.all(folios.iter().filter(|folio| c::is_optimized(*folio)));
 }

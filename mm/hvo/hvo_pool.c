@@ -62,7 +62,9 @@ long hvo_missing_folios(struct hstate *h)
 
 /* --- the worker ---------------------------------------------------------------------- */
 
-/* Seconds; 0: never. */
+/* Seconds; 0: never. A day at most. */
+#define MOST_RETRY_S	86400
+
 static unsigned int retry_s = 1;
 
 static void retry(struct work_struct *work);
@@ -84,7 +86,7 @@ static void retry(struct work_struct *work)
 
 static int retry_s_set(const char *val, const struct kernel_param *kp)
 {
-	int ret = param_set_uint(val, kp);
+	int ret = param_set_uint_minmax(val, kp, 0, MOST_RETRY_S);
 	unsigned int first_s = READ_ONCE(retry_s);
 
 	/*

@@ -9,8 +9,6 @@ use super::{
     batch::Why,
     c::{
         self,
-        Held,
-        Resize,
         Size, //
     },
     layout::Change,
@@ -18,6 +16,11 @@ use super::{
     plan::{
         Backoff,
         Found, //
+    },
+    pool::{
+        self,
+        Held,
+        Resize, //
     },
     Effort,
     ENTRIES, //
@@ -35,7 +38,7 @@ static BACKOFF: Atomic<u32> = Atomic::new(0);
 
 /// Tries it for all folios of a size that are free.
 fn retry(size: Size, effort: Effort) -> Found {
-    if c::missing(size) <= 0 {
+    if pool::missing(size) <= 0 {
         return Found::Nothing;
     }
     // A task that resizes the pool, or demotes folios, may hold it for long.
@@ -46,7 +49,7 @@ fn retry(size: Size, effort: Effort) -> Found {
 
     loop {
         // Surplus folios may be gone soon. As many stay as they are, whichever these are.
-        let most = room.units.min(c::missing(size).max(0) as usize);
+        let most = room.units.min(pool::missing(size).max(0) as usize);
         let Some(held) = Held::take(&resize, most) else {
             return Found::Nothing;
         };
@@ -54,8 +57,8 @@ fn retry(size: Size, effort: Effort) -> Found {
 
         match why {
             None => {}
-            // That does not change.
-            Some(Why::SelfHosted) if changed == 0 => return Found::Nothing,
+            // That does not change. Those that come back are not the first to be taken again.
+            Some(Why::SelfHosted) if changed == 0 && held.has_all() => return Found::Nothing,
             Some(_) if changed == 0 => return Found::Later,
             Some(_) => {}
         }
@@ -76,7 +79,7 @@ unsafe extern "C" fn hvo_retry(first_s: c_uint) -> c_uint {
     } else {
         Effort::Optional
     };
-    let found = c::sizes()
+    let found = pool::sizes()
         .map(|size| retry(size, effort))
         .fold(Found::Nothing, Found::or);
     let (backoff, seconds) = backoff.after(found, first_s);

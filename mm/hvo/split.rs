@@ -20,6 +20,7 @@ use super::{
         self,
         Block,
         Folio,
+        Reason,
         Run,
         Size,
         Stale,
@@ -30,10 +31,7 @@ use super::{
     Effort,
     SPLIT, //
 };
-use kernel::{
-    bindings,
-    prelude::*, //
-};
+use kernel::prelude::*;
 
 /// Blocks that are split together.
 const BLOCKS: usize = 512;
@@ -50,7 +48,8 @@ impl Memory for Blocks {
 impl Owner<Table> for Block {
     fn end(self, outcome: Outcome, _old: &[Option<Table>]) {
         if outcome == Outcome::Changed {
-            self.was_split();
+            // SAFETY: Its change is over, and this is the only end of a unit.
+            unsafe { self.was_split() };
         }
     }
 }
@@ -98,13 +97,15 @@ fn collect_blocks(
         if batch.is_full() {
             return Err(Stop::Full);
         }
-        let (table, entry) = Table::new(&block)?;
+        let table = Table::new(&block)?;
 
         if c::splits_live() {
-            block.split_live(span, table, entry);
+            // SAFETY: The table is of this block, and `SPLIT` keeps other tasks from changing it.
+            unsafe { block.split_live(table) };
             live.add(span.addr, span.shift);
             return Ok(());
         }
+        let entry = table.entry();
         let mut unit = batch.open(block);
 
         unit.bring(table)?;
@@ -181,12 +182,5 @@ fn commit_blocks(
     // SAFETY: The struct pages stay what they are.
     let grace = || unsafe { Grace::is_not_needed() };
 
-    commit(
-        batch,
-        grace,
-        bindings::hvo_reason_HVO_SPLIT,
-        effort,
-        attempts,
-        |_| {},
-    )
+    commit(batch, grace, Reason::SPLIT, effort, attempts, |_| {})
 }

@@ -40,6 +40,11 @@ impl<T> Store<T> {
         self.items.push_within_capacity(item).map_err(|e| e.0)
     }
 
+    /// Where the first item is, or will be. The others follow it.
+    pub(crate) fn as_ptr(&self) -> *const T {
+        self.items.as_ptr()
+    }
+
     /// Drops all items from the one at `len` on.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.items.truncate(len);

@@ -7,7 +7,7 @@ use super::*;
 #[kunit_tests(hvo)]
 mod suite {
     use super::{
-        c::{
+        pool::{
             Held,
             Resize, //
         },
@@ -105,8 +105,8 @@ mod suite {
     /// Both C and `layout.rs` know how many entries a folio has.
     #[test]
     fn sizes_have_entries() {
-        assert!(c::sizes().count() > 0);
-        for size in c::sizes() {
+        assert!(pool::sizes().count() > 0);
+        for size in pool::sizes() {
             let entries = c::entries(size);
 
             if entries > 1 {
@@ -120,7 +120,7 @@ mod suite {
 
     #[test]
     fn one_task_resizes_a_pool() {
-        for size in c::sizes() {
+        for size in pool::sizes() {
             let resize = Resize::try_lock(size).unwrap();
 
             assert!(Resize::try_lock(size).is_none());

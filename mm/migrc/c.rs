@@ -2,13 +2,19 @@
 
 //! What C does for migrc, and the numbers that both have.
 
-use crate::eligibility::{
-    AreaFacts,
-    Deny,
-    FileFacts,
-    Geometry,
-    NodeFacts,
-    Protection, //
+use crate::{
+    eligibility::{
+        AreaFacts,
+        Deny,
+        FileFacts,
+        Geometry,
+        NodeFacts,
+        Protection, //
+    },
+    registered::{
+        Drainer,
+        RegisteredMm, //
+    }, //
 };
 use kernel::{
     bindings,
@@ -146,31 +152,52 @@ const _: () =
     assert!(DrainReason::OFF.0 + 1 == bindings::migrc_drain_reason_NR_MIGRC_DRAIN_REASONS);
 
 safe_c! {
-    /// A clock for ages.
-    pub(crate) fn now() -> u64 = migrc_now();
-    /// Starts the timer of the first source in a ledger.
-    pub(crate) fn arm() = migrc_arm();
-    /// Stops it.
-    pub(crate) fn disarm() = migrc_disarm();
-    /// Flushes what was deferred and releases all sources. May sleep.
-    pub(crate) fn drain(reason: DrainReason) = migrc_drain(reason.0);
-    /// Waits for a drain that is running. May sleep.
-    pub(crate) fn wait_for_drain() = migrc_wait_for_drain();
-    /// Lets other tasks run. May sleep.
-    pub(crate) fn relax() = migrc_relax();
-    /// Begins to flush. Returns of how many address spaces at most each is to be issued. May sleep.
-    pub(crate) fn arch_begin() -> usize = migrc_arch_begin();
-    /// Issues all address spaces.
-    pub(crate) fn arch_issue_all() = migrc_arch_issue_all();
-    /// Waits for what was issued, for `mms` address spaces. In process context, with interrupts on.
-    pub(crate) fn arch_sync(mms: usize) = migrc_arch_sync(mms);
-    /// Counts pages that had to be flushed.
-    pub(crate) fn account_denied(deny: Deny, pages: usize)
-        = migrc_account_denied(deny as u32, pages);
-    /// Counts a drain that took `ns`, the oldest source of which came at `since`.
-    pub(crate) fn account_drain(
-        reason: DrainReason, pages: usize, mms: usize, since: u64, ns: u64,
-    ) = migrc_account_drain(reason.0, pages, mms, since, ns);
+    // SAFETY: They have numbers only. Reasons are those that C has.
+    unsafe extern "C" {
+        /// A clock for ages.
+        pub(crate) fn now() -> u64 = migrc_now();
+        /// Starts the timer of the first source in a ledger.
+        pub(crate) fn arm() = migrc_arm();
+        /// Stops it.
+        pub(crate) fn disarm() = migrc_disarm();
+        /// Flushes what was deferred and releases all sources. May sleep.
+        pub(crate) fn drain(reason: DrainReason) = migrc_drain(reason.0);
+        /// Waits for a drain that is running. May sleep.
+        pub(crate) fn wait_for_drain() = migrc_wait_for_drain();
+        /// Lets other tasks run. May sleep.
+        pub(crate) fn relax() = migrc_relax();
+        /// Counts pages that had to be flushed.
+        pub(crate) fn account_denied(deny: Deny, pages: usize)
+            = migrc_account_denied(deny as u32, pages);
+        /// Counts a drain that took `ns`, the oldest source of which came at `since`.
+        pub(crate) fn account_drain(
+            reason: DrainReason, pages: usize, mms: usize, since: u64, ns: u64,
+        ) = migrc_account_drain(reason.0, pages, mms, since, ns);
+    }
+}
+
+/// Begins to flush. Returns of how many address spaces at most each is to be issued. May sleep.
+pub(crate) fn arch_begin(_drainer: &Drainer) -> usize {
+    // SAFETY: Only the drain uses what C keeps for this.
+    unsafe { bindings::migrc_arch_begin() }
+}
+
+/// Issues an address space.
+pub(crate) fn arch_issue(_drainer: &Drainer, mm: RegisteredMm<'_>) {
+    // SAFETY: As above, and `mm` is valid.
+    unsafe { bindings::migrc_arch_issue(mm.as_raw()) };
+}
+
+/// Issues all address spaces.
+pub(crate) fn arch_issue_all(_drainer: &Drainer) {
+    // SAFETY: As above.
+    unsafe { bindings::migrc_arch_issue_all() };
+}
+
+/// Waits for what was issued, for `mms` address spaces. In process context, with interrupts on.
+pub(crate) fn arch_sync(_drainer: &Drainer, mms: usize) {
+    // SAFETY: As above.
+    unsafe { bindings::migrc_arch_sync(mms) };
 }
 
 /// A drain begins. For checks.

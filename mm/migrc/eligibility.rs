@@ -308,7 +308,7 @@ pub struct MappingFacts {
     pub notifier: bool,
     /// As what a TLB may hold the entries.
     pub geometry: Geometry,
-    /// Whether blocks may be deferred: that is for the administrator to say.
+    /// Whether the administrator lets blocks be deferred. Of pages C need not look.
     pub blocks: bool,
     /// A range that the task has to flush ends where the entries begin, or the reverse. One
     /// operation invalidates both.

@@ -107,7 +107,7 @@ void migrc_release(struct folio *first, bool held)
 	release_batch(&fbatch, zone, &pages, held);
 }
 
-/* For ages, which are milliseconds: once for each source, so it has to be cheap. */
+/* For ages, which are milliseconds. */
 u64 migrc_now(void)
 {
 	return ktime_get_coarse_ns();
@@ -243,10 +243,11 @@ void migrc_disarm(void)
 		timer_delete(&migrc_age_timer);
 }
 
-/* A shorter age counts from now on. */
+/* A shorter age counts from now on. A longer one is for the sources that come later. */
 void migrc_rearm(void)
 {
-	mod_timer_pending(&migrc_age_timer, age_jiffies());
+	if (timer_pending(&migrc_age_timer))
+		timer_reduce(&migrc_age_timer, age_jiffies());
 }
 
 int __init migrc_worker_init(void)

@@ -145,8 +145,8 @@ impl<'d> Drained<'d> {
     }
 }
 
-// SAFETY: An address space is in the list before a deferral is counted in it, and leaves it when no
-// CPU uses its translations any more.
+// SAFETY: An address space comes into the list with its first deferral, before the source comes
+// into a ledger. It leaves the list when no CPU uses its translations any more.
 unsafe impl Mms for Drained<'_> {
     #[inline]
     fn flush_all(&mut self) -> usize {

@@ -80,7 +80,7 @@ static int migrc_readmostly_sysctl(const struct ctl_table *table, int write,
 	return ret;
 }
 
-/* A shorter age counts from now on. */
+/* A shorter age counts from now on, a longer one for the sources that come later. */
 static int migrc_age_sysctl(const struct ctl_table *table, int write,
 			    void *buffer, size_t *lenp, loff_t *ppos)
 {

@@ -8,9 +8,12 @@ use crate::{
     readmostly::Credit,
     removed_dropped, //
 };
-use core::mem::forget;
+use core::{
+    marker::PhantomData,
+    mem::forget, //
+};
 use kernel::{
-    bindings::{self, migrc_mm},
+    bindings::migrc_mm,
     sync::atomic::{
         ordering::{
             Acquire,
@@ -152,10 +155,10 @@ pub(crate) struct Iter<'d> {
     drainer: &'d Drainer,
 }
 
-impl Iterator for Iter<'_> {
-    type Item = RegisteredMm;
+impl<'d> Iterator for Iter<'d> {
+    type Item = RegisteredMm<'d>;
 
-    fn next(&mut self) -> Option<RegisteredMm> {
+    fn next(&mut self) -> Option<RegisteredMm<'d>> {
         let mm = self.mm;
 
         if mm.is_null() {
@@ -165,25 +168,25 @@ impl Iterator for Iter<'_> {
         // the list when `mm` was, and if it was removed, it stays valid as long as `self` is used.
         // SAFETY: As above. Removals write to it meanwhile.
         self.mm = unsafe { (&raw const (*mm).next).read_volatile() };
-        Some(RegisteredMm(mm))
+        Some(RegisteredMm(mm, PhantomData))
     }
 }
 
-/// An address space that is not freed at the moment, and may be in the list.
+/// An address space that is not freed for as long as `'d`, and may be in the list.
 ///
 /// # Invariants
 ///
-/// Valid.
+/// Valid for `'d`.
 #[derive(Clone, Copy)]
-pub(crate) struct RegisteredMm(*mut migrc_mm);
+pub(crate) struct RegisteredMm<'d>(*mut migrc_mm, PhantomData<&'d ()>);
 
-impl RegisteredMm {
+impl RegisteredMm<'_> {
     /// # Safety
     ///
     /// `mm` must be valid as long as this is used.
     pub(crate) unsafe fn from_raw(mm: *mut migrc_mm) -> Self {
         // INVARIANT: By the safety requirements.
-        Self(mm)
+        Self(mm, PhantomData)
     }
 
     pub(crate) fn as_raw(self) -> *mut migrc_mm {
@@ -271,7 +274,7 @@ impl RegisteredMm {
 }
 
 /// There may be thousands of them: other tasks may run after each.
-fn patiently(mms: Iter<'_>) -> impl Iterator<Item = RegisteredMm> + '_ {
+fn patiently(mms: Iter<'_>) -> impl Iterator<Item = RegisteredMm<'_>> {
     // Called by drains only, in process context, without a spinlock.
     mms.inspect(|_| c::relax())
 }
@@ -286,16 +289,15 @@ pub(crate) fn flush_all(mms: Iter<'_>) -> usize {
     if pending == 0 {
         return 0;
     }
-    if pending <= c::arch_begin() {
+    if pending <= c::arch_begin(drainer) {
         for mm in patiently(mms).filter(|mm| mm.seen(drainer).is_some()) {
-            // SAFETY: Valid by the type invariants.
-            unsafe { bindings::migrc_arch_issue(mm.as_raw()) };
+            c::arch_issue(drainer, mm);
         }
     } else {
         // One flush of everything is cheaper.
-        c::arch_issue_all();
+        c::arch_issue_all(drainer);
     }
-    c::arch_sync(pending);
+    c::arch_sync(drainer, pending);
 
     for mm in patiently(mms) {
         if let Some(seen) = mm.seen(drainer) {

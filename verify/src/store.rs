@@ -34,6 +34,10 @@ impl<T> Store<T> {
         Ok(())
     }
 
+    pub fn as_ptr(&self) -> *const T {
+        self.items.as_ptr()
+    }
+
     pub fn truncate(&mut self, len: usize) {
         self.items.truncate(len);
     }

@@ -4,34 +4,37 @@
 
 /// Declares safe functions, each of which calls one C function.
 ///
-/// Only what asks nothing of its caller belongs here: a C function that is defined for all
-/// arguments that the types of the Rust function allow, in all contexts that its documentation
-/// names. It has as many arguments as the Rust function.
+/// As in an `unsafe extern` block, the `unsafe` is a promise of who writes it: each of these C
+/// functions is defined for all arguments that the types of the Rust function allow, in all
+/// contexts that its documentation names. It has as many arguments as the Rust function.
 ///
 /// # Examples
 ///
 /// ```
 /// kernel::safe_c! {
-///     /// Lets other tasks run; may sleep.
-///     fn rest() = schedule();
+///     // SAFETY: It has no argument.
+///     unsafe extern "C" {
+///         /// Lets other tasks run; may sleep.
+///         fn rest() = schedule();
+///     }
 /// }
 ///
 /// rest();
 /// ```
 #[macro_export]
 macro_rules! safe_c {
-    ($(
+    (unsafe extern "C" {$(
         $(#[$meta:meta])*
         $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $ret:ty)?
             = $c:ident($($value:expr),* $(,)?);
-    )*) => {$(
+    )*}) => {$(
         $(#[$meta])*
         #[inline]
         $vis fn $name($($arg: $type),*) $(-> $ret)? {
             // What is unsafe in a value would need a block of its own.
             let ($($arg,)*) = ($($value,)*);
 
-            // SAFETY: It asks nothing of its caller, or it would not be listed.
+            // SAFETY: By the promise of the block.
             unsafe { $crate::bindings::$c($($arg),*) }
         }
     )*};

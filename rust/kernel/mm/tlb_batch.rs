@@ -123,10 +123,13 @@ impl Reason {
 }
 
 safe_c! {
-    /// Whether an invalidation of the address space is cheaper than one of so many pages.
-    fn prefers_mm(pages: usize) -> bool = tlb_batch_arch_prefers_mm(pages);
-    /// Counts what was issued for lack of room. In process context.
-    fn account_evicted(ranges: usize, pages: usize) = tlb_batch_account_evicted(ranges, pages);
+    // SAFETY: They have numbers only, and are defined for all of them.
+    unsafe extern "C" {
+        /// Whether an invalidation of the address space is cheaper than one of so many pages.
+        fn prefers_mm(pages: usize) -> bool = tlb_batch_arch_prefers_mm(pages);
+        /// Counts what was issued for lack of room. In process context.
+        fn account_evicted(ranges: usize, pages: usize) = tlb_batch_account_evicted(ranges, pages);
+    }
 }
 
 /// Issues invalidations to the hardware, which accounts them to a reason.

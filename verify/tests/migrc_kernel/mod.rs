@@ -115,18 +115,24 @@ pub mod sync {
 }
 
 pub mod c {
+    use crate::registered::{Drainer, RegisteredMm};
+
     /// loom lets others in anyway.
     pub fn relax() {}
 
-    pub fn arch_begin() -> usize {
+    pub fn arch_begin(_: &Drainer) -> usize {
         super::HARDWARE.with_borrow(|hardware| hardware.most)
     }
 
-    pub fn arch_issue_all() {
+    pub fn arch_issue(_: &Drainer, mm: RegisteredMm<'_>) {
+        super::HARDWARE.with_borrow_mut(|hardware| hardware.issue(mm.as_raw()));
+    }
+
+    pub fn arch_issue_all(_: &Drainer) {
         super::HARDWARE.with_borrow_mut(|hardware| hardware.issue_all());
     }
 
-    pub fn arch_sync(mms: usize) {
+    pub fn arch_sync(_: &Drainer, mms: usize) {
         super::HARDWARE.with_borrow_mut(|hardware| hardware.sync(mms));
     }
 }
@@ -148,10 +154,6 @@ pub mod bindings {
         pub ptes: Vec<AtomicBool>,
         pub tlb: Vec<AtomicBool>,
         pub exited: AtomicBool,
-    }
-
-    pub unsafe fn migrc_arch_issue(mm: *mut migrc_mm) {
-        super::HARDWARE.with_borrow_mut(|hardware| hardware.issue(mm));
     }
 }
 
@@ -331,7 +333,7 @@ impl Migrc {
         unsafe { &*self.mms[mm] }
     }
 
-    pub fn registered(&self, mm: usize) -> RegisteredMm {
+    pub fn registered(&self, mm: usize) -> RegisteredMm<'_> {
         // SAFETY: As above.
         unsafe { RegisteredMm::from_raw(self.mms[mm]) }
     }
