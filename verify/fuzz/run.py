@@ -30,7 +30,7 @@ ERRORS = {
     "generation": ("mm/migrc/generation.rs", "self.0 > flushed", "self.0 as u32 > flushed as u32"),
     "plan": ("mm/hvo/plan.rs", "if whole.runs > 0", "if whole.runs > 1"),
     "readmostly": ("mm/migrc/readmostly.rs", "(false, Self(self.0 - 1))", "(false, Self(self.0 - 2))"),
-    "eligibility": ("mm/migrc/eligibility.rs", "forbids || is_true.any(", "forbids && is_true.any("),
+    "eligibility": ("mm/migrc/eligibility.rs", "self.writable || self.shared || self.notifier;", "self.writable || self.shared;"),
 }
 
 

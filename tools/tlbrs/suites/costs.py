@@ -109,7 +109,9 @@ def written_together(suite, arch):
 
     def count(region, key):
         r = found.get(region, {})
-        return r.get("meter", {}).get(key) if arch == "arm64" else r.get("nr_tlb_remote_flush")
+        if arch == "arm64":
+            return measure.of_flushes(r["meter"])[key] if "meter" in r else None
+        return r.get("nr_tlb_remote_flush")
 
     for work, most in measure.WRITEBACK_LIMIT.items():
         most = most if isinstance(most, int) else most[arch]
