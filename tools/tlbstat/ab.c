@@ -7,6 +7,7 @@
  */
 #include "price.h"
 #include <getopt.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 
 #define MAX_PAIRS		1000
@@ -52,11 +53,16 @@ static bool set_switch(long long value)
 	return ok;
 }
 
-/* On every exit but that by SIGKILL: then the guardian does it alone. */
-static void restore(void)
+static bool is_restored(void)
 {
 	long long now;
 
+	return number(first_line(sysctl), &now) && now == before;
+}
+
+/* On every exit but that by SIGKILL: then the guardian does it alone. */
+static void restore(void)
+{
 	if (leash < 0)
 		return;
 	end_group(metric);
@@ -64,7 +70,8 @@ static void restore(void)
 	close(leash);
 	leash = -1;
 	waitpid(guardian, NULL, 0);
-	if (!number(first_line(sysctl), &now) || now != before) {
+	/* It may have been killed. */
+	if (!is_restored() && !(set_switch(before) && is_restored())) {
 		warnx("%s could not be set to %lld again", sysctl, before);
 		_exit(FAILURE);
 	}
@@ -111,11 +118,17 @@ static void guard(void)
 
 static void find_switch(void)
 {
+	int lock;
+
 	snprintf(sysctl, sizeof(sysctl), "%s", path("/proc/sys/vm/%s", switches[o.which].sysctl));
 	if (access(sysctl, F_OK))
 		errx(FAILURE, "this kernel has no vm.%s: it is without tlb-rs, or without %s%s",
 		     switches[o.which].sysctl, switches[o.which].option,
 		     "; tlbstat doctor says what can matter here");
+	/* As long as this process, or its guardian, is there. */
+	lock = open(sysctl, O_RDONLY | O_CLOEXEC);
+	if (lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+		errx(FAILURE, "another tlbstat ab changes vm.%s", switches[o.which].sysctl);
 	if (!number(first_line(sysctl), &before))
 		errx(FAILURE, "%s: there is no number in it", sysctl);
 	if (!set_switch(before))
@@ -308,6 +321,21 @@ static bool summarize(int figure, int pairs, struct row *r)
 	return true;
 }
 
+/* How many of 100 figures seem to differ if nothing does: at least as many signs are the same. */
+static double by_chance(int pairs)
+{
+	double at = 0.25 * (pairs - 1), part = at - floor(at), term = pow(0.5, pairs), sum = 0, p[2];
+	int i;
+
+	for (i = 0; i <= floor(at) + 1; i++) {
+		sum += term;
+		term *= (double)(pairs - i) / (i + 1);
+		p[i > floor(at)] = fmin(1, 2 * sum);
+	}
+	/* A quartile is between two pairs. */
+	return 100 * pow(p[0], 1 - part) * pow(p[1], part);
+}
+
 static void print_figures(int pairs)
 {
 	const char *what;
@@ -342,8 +370,10 @@ static void print_figures(int pairs)
 	if (o.json)
 		printf(no_samples ? ",\"no_samples\":\"%s\"}\n" : "}\n", no_samples);
 	else
-		printf("A difference is one if both quartiles are on one side of zero%s%s.\n",
-		       no_samples ? "; no times by cause: " : "", no_samples ?: "");
+		printf("A difference is one if both quartiles are on one side of zero; with %d pairs,\n"
+		       "%.2g %% of those without any seem to have one%s%s.\n", pairs,
+		       by_chance(pairs), no_samples ? "; no times by cause: " : "",
+		       no_samples ?: "");
 }
 
 static void parse(int argc, char **argv)
@@ -355,12 +385,13 @@ static void parse(int argc, char **argv)
 		{ "metric", required_argument, NULL, 'm' },
 		{ "json", no_argument, NULL, 'j' },
 		{ "root", required_argument, NULL, 'r' },
+		{ "help", no_argument, NULL, 'h' },
 		{ }
 	};
 	int c;
 
 	o.command = split_command(&argc, argv);
-	while ((c = getopt_long(argc, argv, "S:n:w:m:jr:", names, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "S:n:w:m:jr:h", names, NULL)) != -1) {
 		if (c == 'S') {
 			for (o.which = 0; o.which < ARRAY_SIZE(switches) &&
 			     strcmp(optarg, switches[o.which].name); o.which++)
@@ -376,6 +407,8 @@ static void parse(int argc, char **argv)
 		o.metric = c == 'm' ? optarg : o.metric;
 		o.json |= c == 'j';
 		root = c == 'r' ? optarg : root;
+		if (c == 'h')
+			help();
 		if (c == '?')
 			errx(USAGE, "see tlbstat --help");
 	}
@@ -393,9 +426,10 @@ int ab(int argc, char **argv)
 
 	parse(argc, argv);
 	find_switch();
+	more_files();
 	block_signals();
 	guard();
-	no_samples = start_sampling(&prices, RING, 0);
+	no_samples = start_sampling(&prices, default_ring(), 0);
 	snprintf(text, sizeof(text), "%g", o.seconds);
 	setenv("TLBSTAT_SECONDS", text, 1);
 	if (o.command)

@@ -127,11 +127,14 @@ static void say(bool json, const char *name, double rate, double us)
 		printf("%-40s %10s %10s\n", name, brief(rate), brief(rate * us / 1000));
 }
 
-int price_by_counters(double seconds, bool json, const char *why)
+/* @seconds: 0, until the command ends, or 10 without one. */
+int price_by_counters(double seconds, bool json, const char *why, char **command)
 {
 	static struct sample was, now;
 	double alone, two, thp, moved, split;
 	const char *busy = "";
+	int failed = 0, sig;
+	pid_t pid = 0;
 	siginfo_t info;
 	char *line;
 	long long v;
@@ -139,9 +142,16 @@ int price_by_counters(double seconds, bool json, const char *why)
 
 	block_signals();
 	calibrate(&alone, &two);
+	seconds = seconds ?: command ? INFINITY : 10;
 	take(&was);
-	wait_until(seconds_of(CLOCK_MONOTONIC) + seconds, &info);
+	if (command)
+		pid = start_group(command, -1);
+	seconds += seconds_of(CLOCK_MONOTONIC);
+	do
+		sig = wait_until(fmin(seconds, seconds_of(CLOCK_MONOTONIC) + 1e6), &info);
+	while (sig == SIGCHLD && !command_ended(command, &pid, &failed));
 	take(&now);
+	end_group(pid);
 	seconds = fmax(now.uptime - was.uptime, 0.001);
 	x86 = !strcmp(now.arch, "x86_64");
 	if (isnan(alone) || (x86 && isnan(two)))
@@ -170,5 +180,5 @@ int price_by_counters(double seconds, bool json, const char *why)
 		say(json, "huge pages split, a flush for each page", thp * split / seconds, alone);
 	}
 	puts(json ? "}" : "Other causes, such as munmap() and mprotect(), have no counter.");
-	return 0;
+	return failed ? FAILURE : 0;
 }

@@ -146,8 +146,10 @@ void open_counts(struct prices *p)
 	snprintf(p->counts, sizeof(p->counts), "invlpgb");
 	if (broadcasts())
 		return;
-	snprintf(p->counts, sizeof(p->counts), "untraced");
+	errno = 0;
 	id = tracepoint();
+	snprintf(p->counts, sizeof(p->counts), errno == EACCES || errno == EPERM ?
+		 "untraced" : "unopened");
 	nr = nr < ARRAY_SIZE(cpus) ? nr : ARRAY_SIZE(cpus);
 	rings = calloc(nr + 1, sizeof(*rings));
 	before = calloc(nr + 1, sizeof(*before));
@@ -168,8 +170,11 @@ void open_counts(struct prices *p)
 			break;
 		ioctl(r->fd, PERF_EVENT_IOC_SET_FILTER, FILTER);
 	}
-	if (i < nr)
+	if (i < nr) {
+		if (errno == EACCES || errno == EPERM)
+			snprintf(p->counts, sizeof(p->counts), "untraced");
 		forget_rings();
+	}
 	if (nr_rings)
 		snprintf(p->counts, sizeof(p->counts), "tracepoint");
 	begin = seconds_of(CLOCK_MONOTONIC);
@@ -202,8 +207,12 @@ static void add_flush(struct prices *p, const uint64_t *body, size_t words, int 
 			return;
 	}
 	chain_text(text, EVENT, chain, nr);
-	if (*text && nr_pending < PENDING)
+	if (!*text)
+		return;
+	if (nr_pending < PENDING)
 		pending[nr_pending++] = add_stack(p, text, second, 1);
+	else
+		seen--;
 }
 
 /* Each chain stands for as many events as there were for each that was seen. */
@@ -285,7 +294,7 @@ void close_counts(struct prices *p)
 		if (flushes[i] * all < 0.5)
 			continue;
 		snprintf(text, sizeof(text), "%c%s", COUNTED, p->stacks[i].text + 1);
-		add_stack(p, text, 0, fmin(llround(flushes[i] * all), 1e9));
+		add_stack(p, text, 0, llround(flushes[i] * all));
 	}
 	variance = windows > 1 ? (squares - rates * rates / windows) / (windows - 1) : 0;
 	/* Half of the 95 % interval of their mean: what was between them is not known. */

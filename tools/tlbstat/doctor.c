@@ -20,7 +20,7 @@ static struct facts {
 	bool pools, huge_pages;
 	unsigned long long spare;	/* bytes of struct pages that pools could give back */
 	/* MISSING: this kernel has no such switch */
-	long long tlb_batch, migrc, hvo;
+	long long tlb_batch, writeback, migrc, hvo;
 } f;
 
 /* --- what is printed ----------------------------------------------------------------------- */
@@ -160,6 +160,7 @@ static void ask_thp(void)
 static void ask_tiers(void)
 {
 	char text[300] = "", nodes[16] = "unknown", *line;
+	const char *demotion;
 	int list[1], seen = 0;
 	struct dirent *d;
 	size_t n = 0;
@@ -185,12 +186,12 @@ static void ask_tiers(void)
 		closedir(dir);
 	f.tiers = seen;
 	line = first_line(path("/sys/kernel/mm/numa/demotion_enabled"));
+	demotion = !line ? "unknown" : *line == '1' || starts(line, "true") ? "on" : "off";
 	say("memory nodes", "%s; NUMA balancing: %s", nodes,
 	    shown_setting("kernel/numa_balancing"));
 	if (seen)
 		say("tiers", "%d: %s; demotion: %s%s", seen, text,
-		    !line ? "unknown" : *line == '1' || starts(line, "true") ? "on" : "off",
-		    seen == 1 ? ", of no effect with one tier" : "");
+		    demotion, seen == 1 ? ", of no effect with one tier" : "");
 	else
 		say("tiers", "unknown");
 }
@@ -283,10 +284,12 @@ static void ask_measures(void)
 		    access(path("/proc/kcore"), R_OK) ?
 		    ", and by names of functions: /proc/kcore cannot be read" :
 		    ", and by the instructions in /proc/kcore");
-	say("ab", "%s%s%s%s", f.tlb_batch >= 0 ? "vm.tlb_batch " : "",
+	say("ab", "%s%s%s%s%s", f.tlb_batch >= 0 ? "vm.tlb_batch " : "",
+	    f.writeback >= 0 ? "vm.tlb_batch_writeback " : "",
 	    f.migrc >= 0 ? "vm.migrc_enable " : "",
 	    f.hvo >= 0 ? "vm.hugetlb_optimize_vmemmap " : "",
-	    f.tlb_batch < 0 && f.migrc < 0 && f.hvo < 0 ? "nothing to switch in this kernel" :
+	    f.tlb_batch < 0 && f.writeback < 0 && f.migrc < 0 && f.hvo < 0 ?
+	    "nothing to switch in this kernel" :
 	    "can be switched, by root");
 }
 
@@ -433,7 +436,7 @@ static const struct verdict {
 	{ "hvo", pools_unknown,
 	  "unknown: the HugeTLB pools cannot be read" },
 	{ "hvo", pools_empty,
-	  "no: the HugeTLB pools are empty" },
+	  "no: the HugeTLB pools have no page that could give struct pages back" },
 	{ "hvo", hvo_off,
 	  "yes, but it is off: vm.hugetlb_optimize_vmemmap=1 gives struct pages\n"
 	  "back" },
@@ -462,15 +465,18 @@ int doctor(int argc, char **argv)
 	static const struct option names[] = {
 		{ "json", no_argument, NULL, 'j' },
 		{ "root", required_argument, NULL, 'r' },
+		{ "help", no_argument, NULL, 'h' },
 		{ }
 	};
 	struct utsname uts;
 	char *line;
 	int c;
 
-	while ((c = getopt_long(argc, argv, "jr:", names, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "jr:h", names, NULL)) != -1) {
 		as_json |= c == 'j';
 		root = c == 'r' ? optarg : root;
+		if (c == 'h')
+			help();
 		if (c == '?')
 			errx(USAGE, "see tlbstat --help");
 	}
@@ -483,6 +489,7 @@ int doctor(int argc, char **argv)
 	line = first_line(path("/proc/sys/kernel/osrelease"));
 	set_text(f.kernel, sizeof(f.kernel), line ?: uts.release);
 	f.tlb_batch = setting("vm/tlb_batch");
+	f.writeback = setting("vm/tlb_batch_writeback");
 	f.migrc = setting("vm/migrc_enable");
 	f.hvo = setting("vm/hugetlb_optimize_vmemmap");
 	ask_cpus(&f.cpus, f.arch);
@@ -490,8 +497,8 @@ int doctor(int argc, char **argv)
 	ask_thp();
 	ask_tiers();
 	ask_pools();
-	say("switches", "tlb_batch %s, migrc %s, hvo %s", switched(f.tlb_batch),
-	    switched(f.migrc), switched(f.hvo));
+	say("switches", "tlb_batch %s, writeback %s, migrc %s, hvo %s", switched(f.tlb_batch),
+	    switched(f.writeback), switched(f.migrc), switched(f.hvo));
 	ask_measures();
 	print_verdicts();
 	puts(as_json ? "}" : "\nWhat can matter is by the tables of tlb-rs for Linux 7.3.");

@@ -17,7 +17,8 @@ static struct {
 	const char *out, *html;
 	bool json;
 	char **command;
-} o = { .pages = RING };
+	int failed;		/* its status */
+} o;
 
 static struct prices prices;
 
@@ -45,23 +46,18 @@ static long long grown(const struct sample *was, const struct sample *now, const
 	return has(was, key) && has(now, key) ? get(now, key) - get(was, key) : 0;
 }
 
+int default_ring(void)
+{
+	return page_size < RING ? RING / page_size : 1;
+}
+
 /* Returns whether to go on. */
 static bool goes_on(double deadline, pid_t *command)
 {
-	int sig, status;
 	siginfo_t info;
+	int sig = wait_until(deadline, &info);
 
-	sig = wait_until(deadline, &info);
-	if (sig != SIGCHLD)
-		return !sig;
-	if (*command > 0 && waitpid(*command, &status, WNOHANG) == *command) {
-		*command = 0;
-		if (status)
-			warnx("%s: status %d", *o.command, WIFSIGNALED(status) ?
-			      128 + WTERMSIG(status) : WEXITSTATUS(status));
-		return false;
-	}
-	return true;
+	return sig == SIGCHLD ? !command_ended(o.command, command, &o.failed) : !sig;
 }
 
 /* Signals are blocked. Returns why there are no samples, or NULL. */
@@ -83,7 +79,8 @@ const char *start_sampling(struct prices *p, int pages, double period_us)
 	return open_sampler(p, pages, period_us, wrong, sizeof(wrong)) ? NULL : wrong;
 }
 
-static const char *sample_flushes(struct prices *p)
+/* @out: where it will be written to, if it is: a file that cannot be would be noticed too late. */
+static const char *sample_flushes(struct prices *p, FILE **out)
 {
 	static struct sample was, now;
 	double begin, end, at;
@@ -91,11 +88,13 @@ static const char *sample_flushes(struct prices *p)
 	const char *why;
 
 	block_signals();
-	take(&was);
 	memset(&now, 0, sizeof(now));
 	why = start_sampling(p, o.pages, o.period_us);
 	if (why)
 		return why;
+	if (out)
+		*out = strcmp(o.out, "-") ? new_recording(o.out) : stdout;
+	take(&was);
 	begin = seconds_of(CLOCK_MONOTONIC);
 	if (o.command)
 		command = start_group(o.command, -1);
@@ -109,10 +108,10 @@ static const char *sample_flushes(struct prices *p)
 		drain_sampler(p, seconds_of(CLOCK_MONOTONIC) - begin);
 	} while (seconds_of(CLOCK_MONOTONIC) < end);
 	p->seconds = seconds_of(CLOCK_MONOTONIC) - begin;
+	take(&now);
 	close_sampler(p);
 	close_counts(p);
 	end_group(command);
-	take(&now);
 	p->migrated = grown(&was, &now, "pgmigrate_success");
 	p->split = grown(&was, &now, "thp_split_page");
 	p->interrupts = grown(&was, &now, "tlb_interrupts");
@@ -131,13 +130,14 @@ static void parse(int argc, char **argv, bool recording, bool reporting)
 		{ "period", required_argument, NULL, 'p' },
 		{ "ring", required_argument, NULL, 'R' },
 		{ "root", required_argument, NULL, 'r' },
+		{ "help", no_argument, NULL, 'h' },
 		{ }
 	};
 	int c;
 
 	if (!reporting)
 		o.command = split_command(&argc, argv);
-	while ((c = getopt_long(argc, argv, "jo:p:r:", names, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "jo:p:r:h", names, NULL)) != -1) {
 		o.html = c == 'H' ? optarg : o.html;
 		o.json |= c == 'j';
 		o.out = c == 'o' ? optarg : o.out;
@@ -146,9 +146,12 @@ static void parse(int argc, char **argv, bool recording, bool reporting)
 		if (c == 'R')
 			o.pages = positive(optarg, 1, "number of pages");
 		root = c == 'r' ? optarg : root;
+		if (c == 'h')
+			help();
 		if (c == '?')
 			errx(USAGE, "see tlbstat --help");
 	}
+	o.pages = o.pages ?: default_ring();
 	if (o.pages & (o.pages - 1) || o.pages > 1 << 14)
 		errx(USAGE, "a ring has 1, 2, 4 ... 16384 pages, not %d", o.pages);
 	if (argc - optind > 1 || (!recording && o.out) || (recording && o.json) ||
@@ -174,7 +177,7 @@ int price(int argc, char **argv)
 	bool recording = argc > 1 && !strcmp(argv[1], "record");
 	bool reporting = argc > 1 && !strcmp(argv[1], "report");
 	const char *why;
-	FILE *out;
+	FILE *out = NULL;
 
 	argc -= recording || reporting;
 	argv += recording || reporting;
@@ -182,16 +185,15 @@ int price(int argc, char **argv)
 	if (reporting)
 		return report_prices(optind < argc ? argv[optind] : DEFAULT);
 	o.out = o.out ?: DEFAULT;
-	why = sample_flushes(&prices);
+	more_files();
+	why = sample_flushes(&prices, recording ? &out : NULL);
 	if (why && recording)
 		errx(FAILURE, "no samples: %s", why);
 	if (why)
-		return price_by_counters(o.seconds ?: 10, o.json, why);
-	if (!recording) {
+		return price_by_counters(o.seconds, o.json, why, o.command);
+	if (recording)
+		write_prices(&prices, out, o.out);
+	else
 		print_prices(&prices, o.json);
-		return 0;
-	}
-	out = strcmp(o.out, "-") ? new_recording(o.out) : stdout;
-	write_prices(&prices, out, o.out);
-	return 0;
+	return o.failed ? FAILURE : 0;
 }

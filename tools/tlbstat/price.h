@@ -9,7 +9,7 @@
 
 #define DEPTH			48	/* frames of a chain */
 #define NCAUSES			31	/* the last one: unmatched */
-#define RING			128	/* pages for samples of a CPU */
+#define RING			(1 << 19)	/* bytes for samples of a CPU */
 #define TURN			0.1	/* seconds after which rings are read again */
 #define LINE			4096
 #define WORD			64
@@ -64,8 +64,9 @@ int cause_named(const char *name);
 
 struct stack {
 	char *text;		/* kind, then names from the leaf outwards, with ; between them */
-	int cause, nr;		/* samples */
-	struct { int second, nr; } *when;
+	int cause;
+	long long nr;		/* samples */
+	struct { int second; long long nr; } *when;
 	int seconds;
 };
 
@@ -73,7 +74,7 @@ struct prices {
 	char kernel[WORD], arch[WORD], event[WORD], leaves[WORD];
 	char counts[WORD];	/* "tracepoint", or why flushes are not counted */
 	double seconds, period_us;
-	long long cpus, samples, lost, throttled, chainless, hotplugged, thp_pages;
+	long long cpus, samples, lost, throttled, chainless, hotplugged, shared, thp_pages;
 	long long tlb_batch, migrc;	/* -1: not in that kernel */
 	long long migrated, split, interrupts;
 	long long remote;	/* flushes of other CPUs; -1: this kernel does not count them */
@@ -84,7 +85,7 @@ struct prices {
 };
 
 void touch_stacks(void);
-int add_stack(struct prices *p, const char *text, int second, int nr);
+int add_stack(struct prices *p, const char *text, int second, long long nr);
 void write_prices(const struct prices *p, FILE *out, const char *name);
 void read_prices(struct prices *p, const char *name);
 
@@ -109,9 +110,10 @@ void close_counts(struct prices *p);
 /* price.c */
 
 const char *start_sampling(struct prices *p, int pages, double period_us);
+int default_ring(void);
 
 /* calibrate.c: without samples */
 
-int price_by_counters(double seconds, bool json, const char *why);
+int price_by_counters(double seconds, bool json, const char *why, char **command);
 
 #endif

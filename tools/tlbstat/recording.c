@@ -61,7 +61,7 @@ static int classify(const char *text)
 }
 
 /* Returns its number. */
-int add_stack(struct prices *p, const char *text, int second, int nr)
+int add_stack(struct prices *p, const char *text, int second, long long nr)
 {
 	struct stack *s = stack_of(p, text);
 
@@ -104,6 +104,7 @@ static const struct {
 	{ "throttled", WHOLE, AT(throttled) },
 	{ "chainless", WHOLE, AT(chainless) },
 	{ "hotplugged", WHOLE, AT(hotplugged) },
+	{ "shared", WHOLE, AT(shared) },
 	{ "thp_pages", WHOLE, AT(thp_pages) },
 	{ "tlb_batch", WHOLE, AT(tlb_batch) },
 	{ "migrc", WHOLE, AT(migrc) },
@@ -135,7 +136,7 @@ void write_prices(const struct prices *p, FILE *out, const char *name)
 	for (i = 0; i < p->nr_stacks; i++) {
 		s = &p->stacks[i];
 		for (k = 0; k < s->seconds; k++)
-			fprintf(out, "%d %d %s\n", s->when[k].second, s->when[k].nr, s->text);
+			fprintf(out, "%d %lld %s\n", s->when[k].second, s->when[k].nr, s->text);
 	}
 	if (fflush(out) || ferror(out))
 		failed_output(name);
@@ -174,11 +175,12 @@ static const char *set_field(struct prices *p, char *line)
 
 static const char *set_stack(struct prices *p, char *line)
 {
-	int second, nr, n = 0;
+	int second, n = 0;
+	long long nr;
 	char *at;
 
-	if (sscanf(line, "%d %d %n", &second, &nr, &n) != 2 || !n || second < 0 ||
-	    second > 10000000 || nr < 1 || nr > 1000000000 || !strchr("wivec", line[n]) ||
+	if (sscanf(line, "%d %lld %n", &second, &nr, &n) != 2 || !n || second < 0 ||
+	    second > 10000000 || nr < 1 || nr > 1000000000000 || !strchr("wivec", line[n]) ||
 	    !line[n] || line[n + 1] != ' ' || !line[n + 2])
 		return "no stack";
 	for (at = line + n + 2; *at; at++)

@@ -32,7 +32,7 @@ static void add_point(double end, const struct sample *was, const struct sample 
 static double part(int c, int i, int n, double *low, double *high)
 {
 	long k = (long)nr_points * i / n, end = (long)nr_points * (i + 1) / n;
-	double sum = 0, found = 0;
+	double sum = 0, found = 0, seconds;
 
 	*low = *high = NAN;
 	for (; k < end; k++) {
@@ -40,8 +40,9 @@ static double part(int c, int i, int n, double *low, double *high)
 			continue;
 		*low = fmin(*low, points[k].v[c]);
 		*high = fmax(*high, points[k].v[c]);
-		sum += points[k].v[c];
-		found++;
+		seconds = points[k].end - (k ? points[k - 1].end : 0);
+		sum += points[k].v[c] * seconds;
+		found += seconds;
 	}
 	return sum / found;
 }

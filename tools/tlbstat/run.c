@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /* tlbstat: signals, commands that it runs, and arguments */
 #include "tlbstat.h"
+#include <fcntl.h>
+#include <sys/resource.h>
 
 sigset_t signals;
 
@@ -109,7 +111,24 @@ void check_root(void)
 		errx(USAGE, "the name of that directory is too long");
 }
 
-/* In a group of its own, so that all that it starts ends with it. */
+static struct rlimit files;
+
+/* Two for each CPU; what is started gets the limit that was. */
+void more_files(void)
+{
+	struct rlimit more;
+
+	if (getrlimit(RLIMIT_NOFILE, &files))
+		return;
+	more = files;
+	more.rlim_cur = more.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &more);
+}
+
+/*
+ * In a group of its own, so that all that it starts ends with it. That group is in the background
+ * of the terminal, and would stop for ever if it read from there, or set its modes.
+ */
 pid_t start_group(char **words, int out)
 {
 	pid_t pid = fork();
@@ -122,6 +141,11 @@ pid_t start_group(char **words, int out)
 		return pid;
 	if (out >= 0)
 		dup2(out, STDOUT_FILENO);
+	if (isatty(STDIN_FILENO))
+		dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
+	signal(SIGTTOU, SIG_IGN);
+	if (files.rlim_max)
+		setrlimit(RLIMIT_NOFILE, &files);
 	sigprocmask(SIG_UNBLOCK, &signals, NULL);
 	signal(SIGPIPE, SIG_DFL);
 	execvp(*words, words);
@@ -135,4 +159,18 @@ void end_group(pid_t pid)
 		kill(-pid, SIGTERM);
 		kill(-pid, SIGCONT);
 	}
+}
+
+/* Of a group that start_group() has made. Its status goes to @failed. */
+bool command_ended(char **command, pid_t *pid, int *failed)
+{
+	int status;
+
+	if (*pid <= 0 || waitpid(*pid, &status, WNOHANG) != *pid)
+		return false;
+	*pid = 0;
+	*failed = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+	if (status)
+		warnx("%s: status %d", *command, *failed);
+	return true;
 }

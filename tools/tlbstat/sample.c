@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* tlbstat: samples, and where their counters come from */
 #include "tlbstat.h"
+#include <stdint.h>
 
 const char *root = "";
 unsigned long long page_size;
@@ -148,7 +149,7 @@ char *next(FILE *f)
 
 char *first_line(const char *name)
 {
-	static char line[128];
+	static char line[4096];
 	FILE *f = fopen(name, "re");
 	bool ok = f && fgets(line, sizeof(line), f);
 
@@ -187,16 +188,39 @@ static void read_vmstat(struct sample *s)
 		if (key && starts_any(key, prefixes) && number(strtok(NULL, "\n "), &v))
 			add(s, v, "%s", key);
 	}
-	/* x86: how many CPUs were interrupted for a TLB shootdown. */
-	f = fopen(path("/proc/interrupts"), "re");
-	while ((line = next(f))) {
-		unsigned long long sum = 0;
+}
 
-		key = strtok(line, " ");
+/*
+ * x86: how many CPUs were interrupted for a TLB shootdown. There are columns for CPUs that are
+ * online, of 32 bits each; the sum of this program never falls.
+ */
+static void read_interrupts(struct sample *s)
+{
+	static struct { bool known; uint32_t last; } cpus[4096];
+	static unsigned long long sum;
+	static bool begun;
+	FILE *f = fopen(path("/proc/interrupts"), "re");
+	int which[4096], nr = 0, i;
+	char *line, *key;
+	long long v;
+
+	while ((line = next(f))) {
+		key = strtok(line, " \n");
+		for (; key && starts(key, "CPU") && nr < ARRAY_SIZE(which);
+		     key = strtok(NULL, " \n"))
+			which[nr++] = atoi(key + 3) & (ARRAY_SIZE(cpus) - 1);
 		if (!key || strcmp(key, "TLB:"))
 			continue;
-		while (number(strtok(NULL, " "), &v))
-			sum += v;
+		for (i = 0; number(strtok(NULL, " "), &v) && i < ARRAY_SIZE(cpus); i++) {
+			int cpu = i < nr ? which[i] : i;
+
+			/* What one had before this program saw it says nothing. */
+			if (cpus[cpu].known || !begun)
+				sum += (uint32_t)(v - cpus[cpu].last);
+			cpus[cpu].known = true;
+			cpus[cpu].last = v;
+		}
+		begun = true;
 		add(s, sum, "tlb_interrupts");
 	}
 }
@@ -505,7 +529,7 @@ double seconds_of(clockid_t id)
 void take(struct sample *s)
 {
 	static const char * const sysctls[] = {
-		"tlb_batch", "migrc_enable", "migrc_readmostly", "migrc_max_pages",
+		"tlb_batch", "tlb_batch_writeback", "migrc_enable", "migrc_readmostly", "migrc_max_pages",
 		"migrc_max_age_ms", "hugetlb_optimize_vmemmap",
 	};
 	struct utsname uts;
@@ -527,6 +551,7 @@ void take(struct sample *s)
 	line = first_line(path("/proc/sys/kernel/random/boot_id"));
 	set_text(s->boot_id, sizeof(s->boot_id), line ?: "");
 	read_vmstat(s);
+	read_interrupts(s);
 	if (has(s, "tlb_batch_pages"))
 		add(s, (unsigned long long)get(s, "tlb_batch_pages") - get(s, "tlb_batch_ranges"),
 		    "tlb_batch_avoided");

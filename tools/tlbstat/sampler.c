@@ -10,6 +10,13 @@
 #include <sys/ioctl.h>
 
 #define CYCLES			300000
+#define CLOCK_NS		2000000
+
+/*
+ * Of a period of cpu-clock, which runs on in programs: with a multiple of a tick it would keep
+ * step with all that timers start, and samples would not be independent.
+ */
+#define OFF_BEAT		0.9567385
 
 static struct ring *rings;
 static int nr_rings, ring_pages;
@@ -21,8 +28,10 @@ static double ns_per_cycle(void)
 	struct perf_event_attr attr = {
 		.size = sizeof(attr), .type = PERF_TYPE_HARDWARE,
 		.config = PERF_COUNT_HW_CPU_CYCLES,
+		.read_format = PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING,
 	};
-	uint64_t cycles = 0;
+	/* Cycles; for how long the event was on, and for how long it had a counter. */
+	uint64_t value[3];
 	double begin, end;
 	int fd = open_event(&attr, 0, -1, -1);
 
@@ -33,10 +42,10 @@ static double ns_per_cycle(void)
 	do
 		end = seconds_of(CLOCK_THREAD_CPUTIME_ID);
 	while (end - begin < 0.02);
-	if (read(fd, &cycles, sizeof(cycles)) != sizeof(cycles))
-		cycles = 0;
+	if (read(fd, value, sizeof(value)) != sizeof(value) || value[1] != value[2])
+		value[0] = 0;
 	close(fd);
-	return cycles ? (end - begin) * 1e9 / cycles : 0;
+	return value[0] ? (end - begin) * 1e9 / value[0] : 0;
 }
 
 static void forget_rings(void)
@@ -93,7 +102,8 @@ bool open_sampler(struct prices *p, int pages, double period_us, char *wrong, si
 		.config = PERF_COUNT_HW_CPU_CYCLES, .disabled = 1, .exclude_user = 1,
 		.exclude_guest = 1, .exclude_callchain_user = 1, .sample_max_stack = DEPTH,
 		.sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_CALLCHAIN,
-		.sample_period = CYCLES, .read_format = PERF_FORMAT_TOTAL_TIME_ENABLED,
+		.sample_period = CYCLES,
+		.read_format = PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING,
 	};
 	double ns = ns_per_cycle();
 	int i;
@@ -114,8 +124,7 @@ bool open_sampler(struct prices *p, int pages, double period_us, char *wrong, si
 	if (!ns || !open_rings(&attr, cpus, nr_cpus)) {
 		attr.type = PERF_TYPE_SOFTWARE;
 		attr.config = PERF_COUNT_SW_CPU_CLOCK;
-		/* No multiple of a tick's period, with which it would keep step. */
-		attr.sample_period = period_us ? period_us * 1000 : 1999979;
+		attr.sample_period = (period_us ? period_us * 1000 : CLOCK_NS) * OFF_BEAT;
 		p->period_us = attr.sample_period / 1000.0;
 		snprintf(p->event, sizeof(p->event), "cpu-clock");
 		ring_pages = pages;
@@ -164,7 +173,7 @@ static bool are_others(void)
 	int nr = online_cpus(now, ARRAY_SIZE(now));
 
 	nr = nr < ARRAY_SIZE(now) ? nr : ARRAY_SIZE(now);
-	return nr != nr_cpus || memcmp(now, cpus, nr * sizeof(*now));
+	return nr && (nr != nr_cpus || memcmp(now, cpus, nr * sizeof(*now)));
 }
 
 void drain_sampler(struct prices *p, int second)
@@ -176,13 +185,20 @@ void drain_sampler(struct prices *p, int second)
 		p->lost += drain_ring(p, &rings[i], second, add_sample);
 }
 
-/* An event does not come back with a CPU that was off for a while. */
-static bool was_off(const struct ring *r, double seconds)
+/*
+ * An event does not come back with a CPU that was off for a while; and it shares counters with
+ * what others have opened.
+ */
+static void look_at_times(struct prices *p, const struct ring *r)
 {
-	uint64_t value[2];
+	uint64_t value[3];
 
-	return read(r->fd, value, sizeof(value)) != sizeof(value) ||
-	       value[1] / 1e9 < 0.95 * seconds - 0.1;
+	if (read(r->fd, value, sizeof(value)) != sizeof(value)) {
+		p->hotplugged = 1;
+		return;
+	}
+	p->hotplugged |= value[1] / 1e9 < 0.95 * p->seconds - 0.1;
+	p->shared |= value[2] < 0.95 * value[1];
 }
 
 void close_sampler(struct prices *p)
@@ -193,6 +209,6 @@ void close_sampler(struct prices *p)
 		ioctl(rings[i].fd, PERF_EVENT_IOC_DISABLE, 0);
 	drain_sampler(p, p->seconds);
 	for (i = 0; i < nr_rings; i++)
-		p->hotplugged |= was_off(&rings[i], p->seconds);
+		look_at_times(p, &rings[i]);
 	forget_rings();
 }

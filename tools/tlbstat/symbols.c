@@ -267,6 +267,19 @@ static enum flush by_function(uint64_t address)
 	return low && address < ranges[low - 1].end ? ranges[low - 1].flush : NO_FLUSH;
 }
 
+/*
+ * A DSB ISH there waits for no flush. With pseudo-NMIs, samples come in task switches, too.
+ */
+static bool waits_for_others(uint64_t address)
+{
+	static const char * const prefixes[] = {
+		"__switch_to", "caches_", "dcache_", "icache_", "mte_", NULL
+	};
+	const struct symbol *s = symbol_of(address);
+
+	return s && starts_any(s->name, prefixes);
+}
+
 /* @chain goes from the leaf outwards. */
 enum flush flush_of(const uint64_t *chain, int nr, bool arm64)
 {
@@ -274,7 +287,7 @@ enum flush flush_of(const uint64_t *chain, int nr, bool arm64)
 	int i;
 
 	if (arm64)
-		return !nr ? NO_FLUSH : nr_segments ? by_instruction(chain[0]) :
+		return !nr || waits_for_others(chain[0]) ? NO_FLUSH : nr_segments ? by_instruction(chain[0]) :
 		       by_function(chain[0]);
 	/*
 	 * Who flushes also does so on its own CPU, as a victim does. An interrupt that comes

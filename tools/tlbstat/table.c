@@ -71,10 +71,10 @@ static double ms_per_second(const struct prices *p, double samples)
 	return samples * p->period_us / 1000 / p->seconds;
 }
 
-/* Half of the 95 % interval of a number of independent samples. */
+/* Half of the 95 % interval of a number of independent samples; of none, the end of it. */
 static double interval(const struct prices *p, long long samples)
 {
-	return ms_per_second(p, 1.96 * sqrt(samples));
+	return ms_per_second(p, samples ? 1.96 * sqrt(samples) : 3.7);
 }
 
 /* --- flushes ------------------------------------------------------------------------------- */
@@ -218,8 +218,12 @@ static const char *limits(const struct prices *p, long long all)
 		SAY("; flushes are not counted, as those by INVLPGB leave no trace");
 	else if (!strcmp(p->counts, "untraced"))
 		SAY("; flushes are not counted: the tracepoint tlb:tlb_flush needs root");
+	else if (!strcmp(p->counts, "unopened"))
+		SAY("; flushes are not counted: the tracepoint tlb:tlb_flush cannot be opened");
 	if (p->hotplugged)
 		SAY("; CPUs went on- or offline: figures are too low");
+	if (p->shared)
+		SAY("; others use counters of these CPUs, too: figures are too low");
 	if (p->throttled)
 		SAY("; the kernel throttled %lld times: figures are too low", p->throttled);
 	if (p->chainless)
@@ -275,7 +279,7 @@ static void print_unmatched(const struct prices *p)
 	if (nr)
 		puts("\nunmatched chains, from the leaf outwards");
 	for (i = 0; i < nr; i++)
-		printf("%8d %s\n", p->stacks[best[i]].nr, p->stacks[best[i]].text + 2);
+		printf("%8lld %s\n", p->stacks[best[i]].nr, p->stacks[best[i]].text + 2);
 }
 
 /* What else was counted. */
@@ -320,7 +324,7 @@ static void print_text(const struct prices *p, long long all)
 
 static void print_number(const char *key, double v)
 {
-	printf(isnan(v) ? ",\"%s\":null" : ",\"%s\":%.6g", key, v);
+	printf(!isfinite(v) ? ",\"%s\":null" : ",\"%s\":%.6g", key, v);
 }
 
 static void print_json(const struct prices *p, long long all)
@@ -392,8 +396,9 @@ static int colour_of(int cause)
 static void html_over_time(const struct prices *p, FILE *out)
 {
 	static double sum[BINS][COLOURS];
-	int last = ceil(p->seconds) - 1, bins, i, k, at;
-	double high = 0, all, base, part;
+	/* What is behind the last whole second belongs to it. */
+	int last = llround(p->seconds) - 1, bins, i, k, at;
+	double high = 0, all, base, part, wide;
 	const struct stack *s;
 
 	last = last > 0 ? last : 0;
@@ -404,8 +409,10 @@ static void html_over_time(const struct prices *p, FILE *out)
 		for (k = 0; k < s->seconds && is_sample(s); k++) {
 			at = s->when[k].second < last ? s->when[k].second : last;
 			at = (long long)at * bins / (last + 1);
-			sum[at][colour_of(s->cause)] += s->when[k].nr * p->period_us / 1000 *
-							bins / p->seconds;
+			wide = (last + 1.0) / bins;
+			wide = at < bins - 1 ? wide : p->seconds - wide * (bins - 1);
+			sum[at][colour_of(s->cause)] += s->when[k].nr * p->period_us / 1000 /
+							wide;
 		}
 	}
 	for (i = 0; i < bins; i++) {

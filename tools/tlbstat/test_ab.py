@@ -187,10 +187,37 @@ class Ab(Case):
         self.ab(command=["no-such-command"], status=1)
         self.assertEqual(self.tlb_batch.read_text(), "1\n")
 
+    def test_one_at_a_time(self):
+        p = self.started("-m", "sleep 60")
+        self.until(lambda: self.tlb_batch.read_text() == "0\n")
+        self.assertIn("another tlbstat ab changes vm.tlb_batch", self.ab("-n", "1", "-w", "0.05", status=1).stderr)
+        self.ab("-S", "migrc", "-n", "1", "-w", "0.05")
+        p.send_signal(signal.SIGTERM)
+        p.wait()
+        self.assertEqual(self.tlb_batch.read_text(), "1\n")
+
+    def test_guardian_is_killed(self):
+        p = self.started("-m", "sleep 60")
+        self.until(lambda: self.tlb_batch.read_text() == "0\n")
+        children = Path(f"/proc/{p.pid}/task/{p.pid}/children").read_text().split()
+        os.kill(int(children[0]), signal.SIGKILL)
+        p.send_signal(signal.SIGTERM)
+        p.wait()
+        self.assertEqual(self.tlb_batch.read_text(), "1\n")
+
+    def test_no_terminal_to_wait_for(self):
+        """What sets the modes of a terminal from the background would stop for ever."""
+        words = [str(self.tmp / "tlbstat"), "ab", "--root", str(self.root), "-n", "1", "-w", "0.05", "-m", "stty -echo; echo 1"]
+        p = subprocess.run(["script", "-qec", " ".join(f"'{w}'" for w in words), "/dev/null"], capture_output=True, text=True,
+                           check=False, env=self.env, timeout=30, stdin=subprocess.DEVNULL)
+        self.assertEqual(p.returncode, 0, p.stdout)
+        self.assertIn("the metric", p.stdout)
+
     def test_nothing_happens(self):
         """Counters that stand still have no row, and zero is no difference."""
         p = self.ab("-n", "1", "-w", "0.05")
-        self.assertEqual(len(p.stdout.splitlines()), 3)
+        self.assertEqual(len(p.stdout.splitlines()), 4)
+        self.assertIn("with 1 pairs,\n1e+02 % of those without any", p.stdout)
         self.assertEqual(TLB_RS["proc/sys/vm/tlb_batch"], self.tlb_batch.read_text())
 
     def test_usage(self):

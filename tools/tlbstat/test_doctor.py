@@ -162,6 +162,19 @@ class Doctor(Case):
                             ((off,), "yes, but it is off"), ((on,), "yes, it is on"), ((tiers, on), "yes, it is on")):
             self.expect(self.ask(SERVER, *files), migrc=says)
         self.assertIn("only if kswapd or memory.reclaim demote", self.ask(SERVER, tiers)["migrc"])
+        # NUMA balancing is another setting.
+        for demotes, says in (("true", "on"), ("false", "off"), ("1", "on"), (None, "unknown")):
+            for balances in ("0", "1", "2"):
+                files = {"sys/kernel/mm/numa/demotion_enabled": demotes and demotes + "\n",
+                         "proc/sys/kernel/numa_balancing": balances + "\n"}
+                got = self.ask(SERVER, tiers, files)
+                self.assertTrue(got["tiers"].endswith(f"; demotion: {says}"), got["tiers"])
+                self.assertTrue(got["memory nodes"].endswith(f"NUMA balancing: {balances}"))
+        # Of many CPUs, every other one is off.
+        online = {"sys/devices/system/cpu/online": ",".join(str(n) for n in range(0, 192, 2)) + "\n"}
+        self.expect(self.ask(SERVER, online), CPUs="96")
+        writeback = {"proc/sys/vm/tlb_batch_writeback": "0\n"}
+        self.assertIn("vm.tlb_batch_writeback can be switched", self.ask(SERVER, writeback)["ab"])
         self.assertIn("compaction and NUMA balancing", self.ask(SERVER)["migrc"])
 
     def test_verdict_of_hvo(self):
@@ -170,8 +183,8 @@ class Doctor(Case):
         empty = {pool.format(2048): "0\n", pool.format(1048576): "0\n"}
         none = {name: None for name in SERVER if "/hugepages/" in name}
         for files, says in (((OTHER,), "no: tlb-rs is for"), ((X86,), "no: x86_64 has it"), ((X86, on), "no: x86_64 has it"),
-                            ((none,), "unknown"), ((none, on), "unknown"), ((empty,), "no: the HugeTLB pools are empty"),
-                            ((empty, on), "no: the HugeTLB pools are empty"), ((off,), "yes, but it is off"),
+                            ((none,), "unknown"), ((none, on), "unknown"), ((empty,), "no: the HugeTLB pools have no page"),
+                            ((empty, on), "no: the HugeTLB pools have no page"), ((off,), "yes, but it is off"),
                             ((on,), "yes, it is on"), ((), "yes: this kernel keeps")):
             self.expect(self.ask(SERVER, *files), hvo=says)
 

@@ -223,7 +223,7 @@ class Report(Case):
     def test_no_flush(self):
         got, causes = self.json()
         self.assertEqual((got["flush_samples"], causes), (0, {}))
-        self.assertRegex(self.report().stdout, r"(?m)^all flushes +0 +0 +0.000 % +- +-$")
+        self.assertRegex(self.report().stdout, r"(?m)^all flushes +0 +0.04 +0.000 % +- +-$")
         self.assertIn("No sample was in a flush", self.report(words=["--html", "-"]).stdout)
 
     def test_html(self):
@@ -246,6 +246,28 @@ class Report(Case):
         self.assertAlmostEqual(heights[0] / heights[-1], 10 / 19, delta=0.02)
         self.assertEqual(self.report(*stacks, words=["--html", "-"]).stdout.count("<html>"), 1)
 
+    def test_html_of_a_part_of_a_second(self):
+        """A constant rate is one, however long the last second is."""
+        for seconds, bars in (("3.0002", 3), ("2.7", 3), ("1.0001", 1), ("0.4", 1)):
+            stacks = [f"{s} {round(1000 * min(1, float(seconds) - s)) or 1} w a;exit_mmap" for s in range(4) if s < float(seconds)]
+            html = self.report(*stacks, words=["--html", "-"], seconds=seconds).stdout
+            over_time = html[html.index("ms per second, over"):]
+            heights = [float(h) for h in re.findall(r'<rect x="[\d.]+" y="[\d.]+" width="[\d.]+" height="([\d.]+)"', over_time)]
+            self.assertEqual(len(heights), bars)
+            self.assertTrue(min(heights) > 197, (seconds, heights))
+            scale = [float(v) for v in re.findall(r">([\d.]+)</text>", over_time)]
+            self.assertTrue(95 <= max(scale) <= 102, (seconds, scale))
+
+    def test_many_samples(self):
+        got, causes = self.json(*["0 1000000000 w a;exit_mmap"] * 3)
+        self.assertEqual((got["flush_samples"], causes["exit"]["samples"]), (3000000000, 3000000000))
+        self.json("0 5 e a;exit_mmap", "0 7 w a;exit_mmap")
+
+    def test_shared_counters(self):
+        self.assertNotIn("others use counters", self.report().stdout)
+        self.assertIn("others use counters of these CPUs, too: figures are too low",
+                      self.report(shared=1).stdout.replace("\n", " "))
+
     def test_seconds_of_a_stack_are_added(self):
         got, causes = self.json("0 1 w a;exit_mmap", "1 2 w a;exit_mmap", "0 4 w b;exit_mmap")
         self.assertEqual(causes["exit"]["samples"], 7)
@@ -259,7 +281,7 @@ class Report(Case):
                            (good.replace("seconds 10.0", "seconds 0"), "no samples"),
                            (good.replace("seconds 10.0", "seconds 1e99"), "cannot be"),
                            (recording(["0 1 a"]), "no stack"), (recording(["0 0 w a"]), "no stack"), (recording(["-1 1 w a"]), "no stack"),
-                           (recording(["0 1 w"]), "no stack"), (recording(["0 99999999999 w a"]), "no stack"),
+                           (recording(["0 1 w"]), "no stack"), (recording(["0 9999999999999 w a"]), "no stack"),
                            (recording(["0 1 w a<b>"]), "strange letters"), (recording(["0 1 w \x1b[2J"]), "strange letters"),
                            (recording(["0 1 w " + 1000 * "abcde;"]), "too long")):
             (self.tmp / "p").write_text(text)
@@ -517,6 +539,12 @@ class NoSamples(Case):
             text = self.price(files=self.kallsyms(), env={"PERF_ERRNO": str(number)})
             self.assertRegex(text, rf"\ALinux 7.3.4 aarch64, NO SAMPLES: {says}")
             self.assertIn("pages migrated, a flush each", text)
+        # The load runs all the same.
+        for words, status in ((["true"], 0), (["false"], 1), (["no-such-command"], 1)):
+            began = time.monotonic()
+            self.run_it("price", "20", "--", "sh", "-c", f"touch ran; {words[0]}", status=status, quiet=not status)
+            self.assertTrue((self.tmp / "ran").exists() and time.monotonic() - began < 10)
+            (self.tmp / "ran").unlink()
         zeros = {"proc/kallsyms": "0000000000000000 T flush_tlb_mm_range\n"}
         self.assertIn("NO SAMPLES: kptr_restrict hides addresses", self.price(files=zeros))
         self.assertIn("NO SAMPLES: /proc/kallsyms cannot be read", self.price())
@@ -613,7 +641,7 @@ class Live(Case):
         self.root = write(self.tmp / "root", {
             "proc/kallsyms": Path("/proc/kallsyms").read_text(), "proc/vmstat": "", "proc/cpuinfo": "flags : fpu\n",
             "sys/kernel/tracing/events/tlb/tlb_flush/id": "999999\n"})
-        for cpuinfo, counts in (("flags\t: fpu\n", "untraced"), ("flags\t: fpu invlpgb\n", "invlpgb")):
+        for cpuinfo, counts in (("flags\t: fpu\n", "unopened"), ("flags\t: fpu invlpgb\n", "invlpgb")):
             (self.root / "proc/cpuinfo").write_text(cpuinfo)
             self.live("record", "-o", "live", "--root", self.root, "0.5")
             self.assertIn(f"\ncounts {counts if os.uname().machine == 'x86_64' else 'none'}\n", (self.tmp / "live").read_text())
@@ -626,11 +654,21 @@ class Live(Case):
         self.assertGreater(got["lost"], 0)
         self.assertIn("LOST: all figures are too low by", got["heading"])
 
+    def test_samples_keep_step_with_nothing(self):
+        """Of what begins each 1, 4 or 10 ms, all parts are sampled, whatever period was asked for."""
+        self.env = self.env | {"NO_PMU": "1"}
+        for words in ([], ["-p", "250"], ["-p", "1000"], ["-p", "2000"], ["-p", "10000"]):
+            period = json.loads(self.live("--json", *words, "0.2"))["period_us"]
+            for grid in (1000, 4000, 10000):
+                phases = sorted(k * period % grid for k in range(2000))
+                gap = max(b - a for a, b in zip(phases, [*phases[1:], phases[0] + grid]))
+                self.assertLess(gap, grid / 50, (words, period, grid))
+
     def test_no_pmu(self):
         """The timer of the software is taken instead, and that is said."""
         self.env = self.env | {"NO_PMU": "1"}
         got = json.loads(self.live("--json", "0.3"))
-        self.assertEqual((got["event"], got["period_us"]), ("cpu-clock", 1999.98))
+        self.assertEqual((got["event"], got["period_us"]), ("cpu-clock", 1913.48))
         self.assertIn("there is no counter of cycles", got["heading"])
 
     @unittest.skipIf(os.getuid(), "only root becomes somebody else")
@@ -664,8 +702,16 @@ class Live(Case):
 
     def test_command(self):
         self.assertIn("all flushes", self.live("0.3", "--", "sleep", "60"))
-        p = subprocess.run([self.tmp / "tlbstat", "price", "--", "no-such-command"], capture_output=True, text=True, check=True,
+        p = subprocess.run([self.tmp / "tlbstat", "price", "--", "no-such-command"], capture_output=True, text=True, check=False,
                            env=self.env, timeout=60)
+        self.assertEqual(p.returncode, 1)
         self.assertIn("no-such-command: status 127", p.stderr)
+        # Where it cannot be written to is known before the load has run.
+        p = subprocess.run([self.tmp / "tlbstat", "price", "record", "-o", "/nowhere/x", "60"], capture_output=True, text=True,
+                           check=False, env=self.env, timeout=30)
+        self.assertEqual(p.returncode, 1)
+        for command in ("price", "ab", "doctor"):
+            p = subprocess.run([self.tmp / "tlbstat", command, "--help"], capture_output=True, text=True, check=True, env=self.env)
+            self.assertIn("usage: tlbstat", p.stdout)
 
 

@@ -140,6 +140,27 @@ class Tlbstat(Case):
         self.assertEqual(s["tlb_interrupts"], 33)
         self.assertIsNone(s["estimate.flushes"])
 
+    def test_interrupts_never_go_back(self):
+        """A CPU that comes brings what it had before, one that goes takes it along, and 32 bits are not many."""
+        file = self.root / "proc/interrupts"
+
+        def row(**cpus):
+            (self.root / "new").write_text("".join(f"{name:>11}" for name in cpus).rjust(20) + "\n TLB: " + " ".join(
+                str(v) for v in cpus.values()) + "   TLB shootdowns\n")
+            (self.root / "new").replace(file)
+
+        row(CPU0=100, CPU1=4294967000)
+        p = subprocess.Popen([self.tmp / "tlbstat", "--root", self.root, "--json", "0.5", "4"], stdout=subprocess.PIPE, text=True,
+                             env=self.env)
+        self.addCleanup(p.stdout.close)
+        sums = [json.loads(p.stdout.readline())["tlb_interrupts"]]
+        for cpus in ({"CPU0": 110, "CPU1": 4}, {"CPU0": 120, "CPU2": 3000000000}, {"CPU0": 130, "CPU1": 5, "CPU2": 3000000001},
+                     {"CPU1": 6}):
+            row(**cpus)
+            sums.append(json.loads(p.stdout.readline())["tlb_interrupts"])
+        p.wait()
+        self.assertEqual([b - a for a, b in zip(sums, sums[1:])], [310, 10, 12, 1])
+
     def test_without_debugfs(self):
         for name in ("tlb_batch", "migrc", "hvo"):
             shutil.rmtree(self.root / "sys/kernel/debug" / name)

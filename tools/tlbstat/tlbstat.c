@@ -137,8 +137,8 @@ static const char usage[] =
 "\n"
 "doctor says what this machine is, what may be measured on it, and what can matter; without root.\n"
 "price samples where the kernel waits for flushes (root), and prints ms per second by cause:\n"
-"  -p, --period US    between two samples of a CPU (2000, or 300000 cycles)\n"
-"      --ring PAGES   for samples of a CPU (128)\n"
+"  -p, --period US    between two samples of a CPU (1913, or 300000 cycles)\n"
+"      --ring PAGES   for samples of a CPU (as many as have 512 KiB)\n"
 "  -o, --output FILE  of price record (tlbstat.price; -: standard output)\n"
 "      --html FILE    of price report: one page with plots (-: instead of the text)\n"
 "ab changes a switch of tlb-rs in PAIRS (15) of slices of SECONDS (2), and prints the difference:\n"
@@ -181,7 +181,8 @@ static const char notes[] =
 "sysctl.NAME, hugetlb.SIZE (pages in a pool), stats.DIR (1: debugfs was read); interval and\n"
 "rate.GROUP.COLUMN since the sample before, and\n";
 
-static void help(void)
+/* Ends the program. */
+void help(void)
 {
 	int i;
 
@@ -194,6 +195,9 @@ static void help(void)
 		printf("  %-18s %s\n", families[i].prefix, families[i].head);
 	for (i = 0; i < NCOUNTERS; i++)
 		printf("  %-28s  %s\n", counters[i].key, counters[i].help);
+	if (fflush(stdout) || ferror(stdout))
+		failed_output(NULL);
+	exit(0);
 }
 
 /* One that is there is kept as FILE.old, as by perf record. */
@@ -261,10 +265,8 @@ static int run(int argc, char **argv)
 		o.out = c == 'o' ? optarg : o.out;
 		o.svg = c == 'S' ? optarg : o.svg;
 		root = c == 'r' ? optarg : root;
-		if (c == 'h') {
+		if (c == 'h')
 			help();
-			return 0;
-		}
 		if (c == '?')
 			errx(USAGE, "see tlbstat --help");
 	}

@@ -129,6 +129,8 @@ char **split_command(int *argc, char **argv);
 void check_root(void);
 pid_t start_group(char **words, int out);
 void end_group(pid_t pid);
+bool command_ended(char **command, pid_t *pid, int *failed);
+void more_files(void);
 
 /* doctor.c: what can matter on this machine */
 
@@ -145,5 +147,6 @@ int price(int argc, char **argv);
 /* tlbstat.c */
 
 FILE *new_recording(const char *name);
+void help(void);
 
 #endif

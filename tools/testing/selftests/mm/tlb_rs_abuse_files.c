@@ -25,7 +25,7 @@ static const struct knob {
 	{ HVO_PARAM "ack_timeout_us", false, { "0", "1", "200000" } },
 	{ HVO_PARAM "retries", false, { "0", "8", "1000" } },
 	{ HVO_PARAM "duty_pct", false, { "0", "10", "100", "4294967295" } },
-	{ HVO_PARAM "retry_s", false, { "0", "1", "4294967295" } },
+	{ HVO_PARAM "retry_s", false, { "0", "1", "86400" } },
 	{ HVO_PARAM "strategy", false, { "auto", "pause", "stop_machine" } },
 };
 
