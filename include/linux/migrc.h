@@ -406,6 +406,21 @@ static inline bool migrc_reclaim_some(enum migrc_drain_reason reason)
 	return true;
 }
 
+/*
+ * Entries that have just been cleared become valid again, one by one, because the walk fails. The
+ * flush of some may have been deferred; that of the others is up to the TLB batch.
+ *
+ * rule: migrc/size: entries of two sizes must not overlap
+ *
+ * Context: the PTL that the entries were cleared under is held.
+ */
+static inline void migrc_put_back(enum ttu_flags flags, struct mm_struct *mm,
+				  enum migrc_geometry geometry)
+{
+	if ((flags & TTU_DEFER_RO) && geometry == MIGRC_BLOCKS)
+		migrc_flush_mm(mm, MIGRC_HOOK_SIZE);
+}
+
 /**
  * migrc_begin_round - pages that a task is going to demote may be deferred
  * @state: of the task, which sets its reclaim_state to it; it has nested none
@@ -550,6 +565,8 @@ static inline bool migrc_reclaim_some(enum migrc_drain_reason reason)
 	return false;
 }
 
+static inline void migrc_put_back(enum ttu_flags flags, struct mm_struct *mm,
+				  enum migrc_geometry geometry) { }
 static inline void migrc_begin_round(struct reclaim_state *state, bool defers) { }
 
 static inline bool migrc_in_round(void)

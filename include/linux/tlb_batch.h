@@ -273,6 +273,8 @@ void tlb_batch_restored(unsigned int pages);
 /* rule: tlb_batch/owner: a task that owes pays before it returns; this is for an oops */
 static inline void tlb_batch_exit(void)
 {
+	/* On a stack that may be gone. */
+	current->tlb_ubc.kept = NULL;
 	if (unlikely(current_tlb_batch()->unsynced || current_tlb_batch()->held[0]))
 		tlb_batch_exit_slow();
 }

@@ -215,4 +215,5 @@ bool hvo_pauses(void)
 	return READ_ONCE(strategy) != HVO_UNSAFE;
 }
 
-core_initcall(hvo_rust_init);
+/* Gigantic pages of the command line come into their pools before core_initcall(). */
+early_initcall(hvo_rust_init);

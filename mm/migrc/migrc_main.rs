@@ -581,12 +581,14 @@ unsafe extern "C" fn migrc_add(
         },
         Err(_) => 0,
     };
+    // Under the lock: a task that adds the next source counts on it.
+    if let Ok(true) = added {
+        c::arm();
+    }
     drop(guard);
 
-    match added {
-        Ok(true) => c::arm(),
-        Ok(false) => {}
-        Err(source) => return drain_late(source, pages),
+    if let Err(source) = added {
+        return drain_late(source, pages);
     }
     // rule: migrc/limit: a node may lack this memory
     // With those that a drain is about to release: it is waited for.

@@ -324,7 +324,8 @@ static bool summarize(int figure, int pairs, struct row *r)
 /* How many of 100 figures seem to differ if nothing does: at least as many signs are the same. */
 static double by_chance(int pairs)
 {
-	double at = 0.25 * (pairs - 1), part = at - floor(at), term = pow(0.5, pairs), sum = 0, p[2];
+	double at = 0.25 * (pairs - 1), part = at - floor(at);
+	double term = pow(0.5, pairs), sum = 0, p[2];
 	int i;
 
 	for (i = 0; i <= floor(at) + 1; i++) {
@@ -370,8 +371,8 @@ static void print_figures(int pairs)
 	if (o.json)
 		printf(no_samples ? ",\"no_samples\":\"%s\"}\n" : "}\n", no_samples);
 	else
-		printf("A difference is one if both quartiles are on one side of zero; with %d pairs,\n"
-		       "%.2g %% of those without any seem to have one%s%s.\n", pairs,
+		printf("A difference is one if both quartiles are on one side of zero;\n"
+		       "with %d pairs, %.2g %% of those without any seem to have one%s%s.\n", pairs,
 		       by_chance(pairs), no_samples ? "; no times by cause: " : "",
 		       no_samples ?: "");
 }

@@ -9,7 +9,7 @@
 
 #define DEPTH			48	/* frames of a chain */
 #define NCAUSES			31	/* the last one: unmatched */
-#define RING			(1 << 19)	/* bytes for samples of a CPU */
+#define RING			524288	/* bytes for samples of a CPU */
 #define TURN			0.1	/* seconds after which rings are read again */
 #define LINE			4096
 #define WORD			64

@@ -205,9 +205,9 @@ static void read_interrupts(struct sample *s)
 	long long v;
 
 	while ((line = next(f))) {
-		key = strtok(line, " \n");
+		key = strtok(line, "\n ");
 		for (; key && starts(key, "CPU") && nr < ARRAY_SIZE(which);
-		     key = strtok(NULL, " \n"))
+		     key = strtok(NULL, "\n "))
 			which[nr++] = atoi(key + 3) & (ARRAY_SIZE(cpus) - 1);
 		if (!key || strcmp(key, "TLB:"))
 			continue;
@@ -529,7 +529,8 @@ double seconds_of(clockid_t id)
 void take(struct sample *s)
 {
 	static const char * const sysctls[] = {
-		"tlb_batch", "tlb_batch_writeback", "migrc_enable", "migrc_readmostly", "migrc_max_pages",
+		"tlb_batch", "tlb_batch_writeback",
+		"migrc_enable", "migrc_readmostly", "migrc_max_pages",
 		"migrc_max_age_ms", "hugetlb_optimize_vmemmap",
 	};
 	struct utsname uts;

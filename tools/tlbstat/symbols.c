@@ -287,8 +287,8 @@ enum flush flush_of(const uint64_t *chain, int nr, bool arm64)
 	int i;
 
 	if (arm64)
-		return !nr || waits_for_others(chain[0]) ? NO_FLUSH : nr_segments ? by_instruction(chain[0]) :
-		       by_function(chain[0]);
+		return !nr || waits_for_others(chain[0]) ? NO_FLUSH :
+		       nr_segments ? by_instruction(chain[0]) : by_function(chain[0]);
 	/*
 	 * Who flushes also does so on its own CPU, as a victim does. An interrupt that comes
 	 * while it waits, and its softirqs, are no part of the flush.

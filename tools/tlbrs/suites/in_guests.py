@@ -351,7 +351,7 @@ def hvo_panic(suite, name, append, says="hvo_optimize_folios", case="panic"):
 
 
 # Pages of a pool that the command line asks for: (size in kB, pages, pages of struct pages that each gives back).
-BOOT_POOLS = ((1048576, 2, 4095), (2048, 300, 7))
+BOOT_POOLS = ((1048576, 2, 4095), (32768, 16, 127), (2048, 300, 7))
 HVO_BOOT = "tlbstat --json --once\n" + "".join(
     f"echo 0 > /sys/kernel/mm/hugepages/hugepages-{kb}kB/nr_hugepages\n" for kb, *_ in BOOT_POOLS) + "tlbstat --json --once\nhvo_pool -t race"
 

@@ -140,6 +140,8 @@ WAYS = {
                                  says=("changes its size before its flush",))],
     "migrc_blocks: folded": [way("env TLB_SKIP=SKIP migrc_blocks -t CASE", boot=(), both=True,
                                  says=("changes its size before its flush",))],
+    "migrc_blocks: pinned": [way("env TLB_SKIP=SKIP migrc_blocks -t CASE", boot=(), both=True,
+                                 says=("changes its size before its flush",))],
     "migrc_file": [way("env TLB_SKIP=SKIP TLB_ROUNDS=4 TLB_EXPECT=1 migrc_file -v CASE")],
     "migrc_file: race": [way("env TLB_SKIP=SKIP TLB_ROUNDS=50 TLB_EXPECT=1 migrc_file -v CASE")],
     "migrc_file: idle": [way("env TLB_SKIP=SKIP TLB_ROUNDS=1 TLB_EXPECT=1 migrc_file -v CASE")],

@@ -21,10 +21,24 @@
  * unlike   of two mappings of one folio, one is a block and one is not: what the walk finds
  *          first is deferred, and a batch flushes the other
  *
+ * pinned   a folio cannot move, because a device reads it: what was cleared becomes valid page
+ *          by page, after a flush
+ *
  * TLB_SKIP=HOOK removes a rule; then a case has to fail.
  */
+#include <sys/ioctl.h>
+
 #include "migrc_blocks.h"
 #include "migrc_harness.h"
+
+/* mm/gup_test.h */
+struct pin_longterm_test {
+	__u64 addr, size;
+	__u32 flags;
+};
+
+#define PIN_LONGTERM_TEST_START	_IOW('g', 7, struct pin_longterm_test)
+#define PIN_LONGTERM_TEST_STOP	_IO('g', 8)
 
 #define BLOCKS		"/proc/sys/vm/migrc_blocks"
 #define NR_FOLIOS	256
@@ -351,6 +365,42 @@ static int run_folded(void)
 	return ok ? KSFT_PASS : KSFT_FAIL;
 }
 
+static int run_pinned(void)
+{
+	int dev = tlb_rs_open(DEBUGFS "gup_test", O_RDWR);
+	struct pin_longterm_test pin = { .size = psize };
+	struct seen before, d;
+	struct migrc_set set;
+	bool ok = true;
+	char *base;
+
+	if (dev < 0)
+		return migrc_skipped("no gup_test in debugfs to pin pages with");
+	base = make_folios(1, folio_size);
+	if (!base) {
+		close(dev);
+		return migrc_skipped("no folios of one block");
+	}
+	pin.addr = (__u64)base;
+	if (ioctl(dev, PIN_LONGTERM_TEST_START, &pin))
+		ksft_exit_fail_msg("cannot pin a page: %s\n", strerror(errno));
+	tlb_rs_readers_start(&readers, 1, false, base, folio_size);
+	see(&before);
+	migrc_set_init(&set, base, 1);
+	ok &= counted("folios moved", migrc_move(&set, 0, 1, MPOL_MF_MOVE_ALL), 0);
+	migrc_set_free(&set);
+	see_since(&before, &d);
+	if (d.size < 1)
+		ok = counted("hook size", d.size, 1);
+	ok &= counted("deferred", d.c.val[MIGRC_DEFERRED], 0);
+	ok &= content_is(base, folio_size);
+	tlb_rs_readers_end(&readers);
+	ioctl(dev, PIN_LONGTERM_TEST_STOP);
+	close(dev);
+	munmap(base, folio_size);
+	return ok ? KSFT_PASS : KSFT_FAIL;
+}
+
 static int run_unlike(void)
 {
 	char *base = make_folios(1, folio_size);
@@ -469,6 +519,11 @@ TEST_F_TIMEOUT(migrc_blocks, folded, TLB_RS_TIMEOUT_S)
 TEST_F_TIMEOUT(migrc_blocks, unlike, TLB_RS_TIMEOUT_S)
 {
 	judge(_metadata, run_unlike());
+}
+
+TEST_F_TIMEOUT(migrc_blocks, pinned, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, run_pinned());
 }
 #endif
 
