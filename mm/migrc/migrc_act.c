@@ -254,9 +254,8 @@ int __init migrc_worker_init(void)
 {
 	int ret;
 
-	/* On the CPU of the caller: it needs no interrupt, and the pages are used there. */
-	migrc_wq = alloc_workqueue("migrc", WQ_PERCPU | WQ_HIGHPRI | WQ_MEM_RECLAIM |
-				   WQ_CPU_INTENSIVE, 0);
+	/* On any CPU: on that of the caller, a task of a realtime class may come first. */
+	migrc_wq = alloc_workqueue("migrc", WQ_UNBOUND | WQ_HIGHPRI | WQ_MEM_RECLAIM, 0);
 	if (!migrc_wq)
 		return -ENOMEM;
 	ret = migrc_rust_init(nr_node_ids);
