@@ -308,7 +308,7 @@ pub struct MappingFacts {
     pub notifier: bool,
     /// As what a TLB may hold the entries.
     pub geometry: Geometry,
-    /// Whether the administrator lets blocks be deferred. Of pages C need not look.
+    /// Whether the administrator lets blocks be deferred.
     pub blocks: bool,
     /// A range that the task has to flush ends where the entries begin, or the reverse. One
     /// operation invalidates both.

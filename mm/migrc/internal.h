@@ -71,7 +71,7 @@ struct migrc_mapping_facts {
 	bool shared;
 	bool notifier;
 	enum migrc_geometry geometry;
-	bool blocks;		/* may be deferred; false for pages */
+	bool blocks;		/* may be deferred */
 	bool merges;		/* with a range that is flushed now */
 	bool accessible;
 	bool lost_permission;	/* as far as the entry tells, see migrc_protect() */

@@ -121,7 +121,7 @@ bool migrc_defer_slow(struct vm_area_struct *vma, unsigned long addr,
 		.notifier = mm_has_notifiers(mm) && !migrc_skip(MIGRC_HOOK_NOTIFIER),
 		/* rule: migrc/block: entries of two sizes must not overlap */
 		.geometry = geometry,
-		.blocks = geometry == MIGRC_BLOCKS && migrc_defers_blocks(),
+		.blocks = migrc_defers_blocks(),
 		.merges = merges(mm, addr, addr + nr * PAGE_SIZE),
 		.accessible = pte_accessible(mm, pte),
 		.lost_permission = static_branch_unlikely(&migrc_readmostly_key) && nr == 1 &&

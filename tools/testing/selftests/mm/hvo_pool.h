@@ -40,6 +40,7 @@ bool gigantic(unsigned long kb);
 bool counts_are(unsigned long kb, long optimized, long unoptimized);
 bool cycle(unsigned long kb, long nr);
 bool test_pool(void);
+bool counted(unsigned long kb, long *optimized, long *others);
 unsigned long one_to_demote(unsigned long to, unsigned long parts);
 bool test_demote(void);
 bool test_use(void);

@@ -3,7 +3,7 @@
 #include "hvo_pool.h"
 
 /* How many pages of a pool are optimised, and how many are not. */
-static bool counted(unsigned long kb, long *optimized, long *others)
+bool counted(unsigned long kb, long *optimized, long *others)
 {
 	char path[128];
 

@@ -321,9 +321,8 @@ bool test_switch(void)
 {
 	pthread_t thread, threads[64];
 	unsigned long kb = hvo_small_size();
-	long before = memmap(), nr, began = 0, ended, optimized;
+	long before = memmap(), nr, began = 0, ended, optimized, others;
 	bool done = false, ok;
-	char path[128];
 	__u64 ns;
 
 	for (long i = 0; i < nr_cpus && i < 64; i++)
@@ -347,8 +346,7 @@ bool test_switch(void)
 	for (long i = 0; i < nr_cpus && i < 64; i++)
 		pthread_join(threads[i], NULL);
 	/* CPUs that are busy may use some of these pages all the time, which then keep theirs. */
-	snprintf(path, sizeof(path), HUGEPAGES, kb, "optimized_hugepages");
-	optimized = get(path);
+	ok &= counted(kb, &optimized, &others);
 	ksft_print_msg("%ld of %ld pages gave their struct pages back\n", optimized, nr);
 	ok &= done && optimized > 0 && before - memmap() == optimized * spare_pages(kb);
 	return ok && !resize(kb, 0) && memmap() == before && verify(0);

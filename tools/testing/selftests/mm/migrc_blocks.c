@@ -31,15 +31,6 @@
 #include "migrc_blocks.h"
 #include "migrc_harness.h"
 
-/* mm/gup_test.h */
-struct pin_longterm_test {
-	__u64 addr, size;
-	__u32 flags;
-};
-
-#define PIN_LONGTERM_TEST_START	_IOW('g', 7, struct pin_longterm_test)
-#define PIN_LONGTERM_TEST_STOP	_IO('g', 8)
-
 #define BLOCKS		"/proc/sys/vm/migrc_blocks"
 #define NR_FOLIOS	256
 #define MAX_PAGES	65536

@@ -31,17 +31,6 @@
 #define LEN		(PAGES * PSIZE)
 #define SEED		41
 
-/* mm/gup_test.h */
-struct pin_longterm_test {
-	__u64 addr, size;
-	__u32 flags;
-};
-
-#define PIN_LONGTERM_TEST_START	_IOW('g', 7, struct pin_longterm_test)
-#define PIN_LONGTERM_TEST_STOP	_IO('g', 8)
-#define PIN_LONGTERM_TEST_READ	_IOW('g', 9, __u64)
-#define PIN_LONGTERM_TEST_WRITE	1
-
 static int dev = -1;
 static char content[2 * LEN];	/* what the device reads */
 static const char *skip_reason;

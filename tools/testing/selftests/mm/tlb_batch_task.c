@@ -39,16 +39,6 @@
 
 #define FAIL_PAGE_ALLOC	DEBUGFS "fail_page_alloc/"
 
-/* mm/gup_test.h */
-struct pin_longterm_test {
-	__u64 addr;
-	__u64 size;
-	__u32 flags;
-};
-
-#define PIN_LONGTERM_TEST_START	_IOW('g', 7, struct pin_longterm_test)
-#define PIN_LONGTERM_TEST_STOP	_IO('g', 8)
-
 static size_t psize;
 static size_t len;
 static char *folio;	/* 64 KiB, half of it in a VMA of its own */

@@ -14,6 +14,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/ioctl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
@@ -47,6 +48,17 @@
 #define HUGETLB_SYSFS		"/sys/kernel/mm/hugepages/"
 #define THP_SYSFS		"/sys/kernel/mm/transparent_hugepage/"
 #define TLB_BATCH_SYSCTL	"/proc/sys/vm/tlb_batch"
+/* mm/gup_test.h */
+struct pin_longterm_test {
+	__u64 addr, size;
+	__u32 flags;
+};
+
+#define PIN_LONGTERM_TEST_START	_IOW('g', 7, struct pin_longterm_test)
+#define PIN_LONGTERM_TEST_STOP	_IO('g', 8)
+#define PIN_LONGTERM_TEST_READ	_IOW('g', 9, __u64)
+#define PIN_LONGTERM_TEST_WRITE	1
+
 #define TLB_BATCH_SKIP		DEBUGFS "tlb_batch/skip_hook"
 #define TLB_BATCH_DELAY		DEBUGFS "tlb_batch/delay_us"
 
