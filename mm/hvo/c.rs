@@ -442,8 +442,8 @@ impl Drop for Flags {
 }
 
 safe_c! {
-    // SAFETY: Sizes, folios and pages are valid by the invariants of their types, and parameters are
-    // a reference. All else are numbers, and the functions are defined for all of them.
+    // SAFETY: Sizes, folios and pages are valid by the invariants of their types, and parameters
+    // are a reference. All else are numbers, and the functions are defined for all of them.
     unsafe extern "C" {
         /// How many entries map the struct pages of a folio.
         pub(crate) fn entries(size: Size) -> usize = hvo_entries(size.as_ptr());
