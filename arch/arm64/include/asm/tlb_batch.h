@@ -27,11 +27,8 @@ static inline pte_t arch_tlb_batch_pte(pte_t pte)
 }
 
 /*
- * A range operation covers an even number of pages, and with LPA2 it starts at a
- * multiple of 64 KiB; __flush_tlb_range() takes one TLBI for each page before and
- * after. A range of this many pages or more is rounded up instead. CPUs then walk
- * up to 16 neighbours once more, which costs less than to broadcast as many
- * operations.
+ * A range of this many pages or more is rounded, see __flush_tlb_range_round(): that costs
+ * less than to broadcast an operation for each page before and after.
  */
 #define TLB_BATCH_ROUND_PAGES	4
 
@@ -64,12 +61,8 @@ arch_tlb_batch_issue(struct arch_tlbflush_unmap_batch *batch, struct mm_struct *
 		return;
 	}
 	/* rule: tlb_batch/merge: a TLB may lose more than was cleared, never less */
-	if (system_supports_tlb_range() &&
-	    end - start >= TLB_BATCH_ROUND_PAGES * PAGE_SIZE) {
-		if (lpa2_is_enabled())
-			start = ALIGN_DOWN(start, SZ_64K);
-		end = start + ALIGN(end - start, 2 * PAGE_SIZE);
-	}
+	if (end - start >= TLB_BATCH_ROUND_PAGES * PAGE_SIZE)
+		__flush_tlb_range_round(&start, &end);
 	/* rule: tlb_batch/secondary: this also tells devices that share the mm */
 	__flush_tlb_range(&vma, start, end, PAGE_SIZE, 3,
 			  TLBF_NOWALKCACHE | TLBF_NOSYNC);
