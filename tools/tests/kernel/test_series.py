@@ -82,6 +82,7 @@ class Series(Case):
         letter = (self.out / "one/0000-cover-letter.patch").read_text()
         self.assertIn("Subject: [PATCH 0/1] one thing\n", letter)
         self.assertIn("Text.\n\n    a   1\n\n    b   2\n\n", letter)
+        self.assertIn("\n\nThis is one of 2 series, which apply in this order:\n\n  -> one thing\n     another\n\n", letter)
         self.assertNotIn("words", letter)
         self.assertNotIn("it wins", letter)
         self.assertNotIn("not in the letter", letter)

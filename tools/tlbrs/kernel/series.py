@@ -106,6 +106,15 @@ def cover(mechanism, root=ROOT):
     return re.sub(r"(?m)^@(blocks|section) ([^:]+): (.*)$", put_in, "\n".join(lines)).strip() + "\n"
 
 
+def companions(mechanism, covers):
+    """What follows a cover letter if it is one of several: where it is among them. covers: {mechanism: letter}, in the
+    order of the series."""
+    if len(covers) < 2:
+        return ""
+    rows = "".join(f"  {'->' if m == mechanism else '  '} {letter.splitlines()[0]}\n" for m, letter in covers.items())
+    return f"\nThis is one of {len(covers)} series, which apply in this order:\n\n{rows}"
+
+
 # ---- commits
 
 class Repo:
@@ -183,8 +192,9 @@ def series(out, tree, root=ROOT):
         repo.commit(f"Linux {dotted(ver)}\n")
         add_commits(repo, steps, ver, root)
         before = "stock"
+        covers = {m: cover(m, root) for m in mechanisms}
         for m in mechanisms:
-            repo.git("config", f"branch.{m}.description", cover(m, root))
+            repo.git("config", f"branch.{m}.description", covers[m] + companions(m, covers))
             repo.git("format-patch", "-q", "--zero-commit", "--no-signature", "--no-base", "--cover-letter",
                      "--cover-from-description=subject", "-o", Path(d, "out", m), f"{before}..{m}")
             before = m
