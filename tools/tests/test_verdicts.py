@@ -611,3 +611,34 @@ class Commits(unittest.TestCase):
             subprocess.run(["git", *words], cwd=tree, check=True)
         asked = [f"CONFIG_{name}=y (is n)" for name in ("RUST", "KUNIT", "MIGRC", "RUS", "MIGRC_DEBUG")]
         self.assertEqual(commits.lost(tree, asked), asked[:2])
+
+    def test_what_is_tried(self):
+        """What fails is tried again, what passed is not, and FROM= leaves out what is before."""
+        place = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        config = place / "config"
+        config.write_text("CONFIG_A=y\n", encoding="ascii")
+        built = []
+
+        def applied(_kver, passed):
+            for name in ("one/0001-a.patch", "one/0002-b.patch", "two/0001-c.patch"):
+                passed(name, name)
+                yield place, name, name
+
+        def tried(first="", bad=""):
+            built.clear()
+            return [(name, wrong) for name, wrong, _ in
+                    commits.tried("arm64", "7.3", lambda name: "it hangs" if name == bad else None, first)]
+
+        for name, new in {"OUT": place, "applied": applied, "configuration": lambda *_: config,
+                          "build": lambda *_: built.append(1)}.items():
+            self.enterContext(mock.patch.object(commits, name, new))
+        self.enterContext(mock.patch.object(commits.common, "BUILD", place))
+        self.assertEqual([("two/0001-c.patch", "it hangs")], tried("two/", "two/0001-c.patch"))
+        self.assertEqual([("one/0002-b.patch", None), ("two/0001-c.patch", None)], tried("one/0002"))
+        self.assertEqual(2, len(built))
+        self.assertEqual(3, len(tried()))
+        self.assertEqual(1, len(built))
+        config.write_text("CONFIG_A=n\n", encoding="ascii")
+        self.assertEqual((3, 3), (len(tried()), len(built)))
+        with self.assertRaisesRegex(commits.common.Fail, "no commit of the series is called three/"):
+            tried("three/")

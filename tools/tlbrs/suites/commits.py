@@ -2,7 +2,8 @@
 """The series that make series exports, applied to a kernel tree by git am, one commit after the other, and built.
 
 What passed is not built again until the tree of that commit (its pages of documentation and its selftests apart), or
-the configuration, changes: build/commits/ has a record for each architecture.
+the configuration, changes: build/commits/ has a record for each architecture. FROM=migrc/0003 leaves out the commits
+before that one, which have passed on another machine.
 """
 
 import hashlib
@@ -53,7 +54,7 @@ def built_from(repo, content):
 def applied(kver, passed):
     """For each commit (its tree in build/, its name, the hash that built_from() gives), while it is the last one there.
 
-    passed(hash): whether it need not be there. Then the files are left alone, for make to find them as they were.
+    passed(name, hash): whether it need not be there. Then the files are left alone, for make to find them as they were.
     """
     repo, stock = repository(kver), source.linux(kver)
     # Of a run that was interrupted.
@@ -72,7 +73,7 @@ def applied(kver, passed):
             repo.git("apply", "--cached", patch, env=index)
             content = repo.git("write-tree", env=index).strip()
             files = built_from(repo, content)
-            if passed(files):
+            if passed(name, files):
                 last = repo.git("commit-tree", "-p", last, "-m", name, content).strip()
             else:
                 repo.git("checkout", "-q", "--force", "--detach", last)
@@ -128,8 +129,9 @@ def build(tree, arch, kver, config):
     kernel_tool.link_image(out, arch)
 
 
-def tried(arch, kver, boot):
-    """For each commit (name, what is wrong or None, seconds to build, or 0 if it was done before).
+def tried(arch, kver, boot, first=""):
+    """For each commit from the one on whose name begins with `first` (name, what is wrong or None, seconds to build, or 0
+    if it was done before).
 
     boot(name): says what is wrong with what was built, or None.
     """
@@ -141,8 +143,17 @@ def tried(arch, kver, boot):
     def key(files):
         return hashlib.sha256(files.encode() + config.read_bytes()).hexdigest()
 
+    begun = False
+
+    def need_not(name, files):
+        nonlocal begun
+        begun = begun or name.startswith(first)
+        return not begun or key(files) in passed
+
     with common.lock(OUT / "lock", "test of the commits"):
-        for tree, name, files in applied(kver, lambda files: key(files) in passed):
+        for tree, name, files in applied(kver, need_not):
+            if not begun:
+                continue
             if key(files) in passed:
                 yield name, None, 0
                 continue
@@ -158,3 +169,5 @@ def tried(arch, kver, boot):
                 passed[key(files)] = name
                 common.store(place, passed)
             yield name, wrong, seconds
+    if not begun:
+        raise common.Fail(f"no commit of the series is called {first}...")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Suites that run only by name, for the time that they take."""
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -131,7 +132,7 @@ def commits(suite):
             missing = matrix.absent(result.ktap, kernel_tool.options(config.read_text(encoding="utf-8")))
             return "; ".join(missing) or None if result.exit_status == guest.OK else result.report()
 
-        for name, wrong, seconds in exported.tried(arch, KVER, kunit_passes):
+        for name, wrong, seconds in exported.tried(arch, KVER, kunit_passes, os.environ.get("FROM", "")):
             suite.check(f"{arch} {name}", not wrong, wrong or (f"{seconds} s" if seconds else "passed before"))
 
 
