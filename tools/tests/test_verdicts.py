@@ -226,6 +226,17 @@ class Removals(unittest.TestCase):
         with self.assertRaises(tables.Wrong):
             self.removals(("reuse", {"remove": "reuse", "tests": ["migrc_fork"]}))
 
+    def test_chosen_cases(self):
+        """What -t asks for is a test, and what -v asks for is a variant: of another name, none would run."""
+        words = {"v": "FIXTURE_VARIANT_ADD", "t": "TEST_F(?:_TIMEOUT)?"}
+        asked = [(program, kind, name) for r in sabotage.REMOVALS
+                 for program, chosen in re.findall(r"\b((?:tlb_batch|migrc|hvo|tlb_rs)_\w+)((?: -[tv] \w+)+)", r.command)
+                 for kind, name in re.findall(r"-([tv]) (\w+)", chosen)]
+        self.assertGreater(len(asked), 100)
+        for program, kind, name in asked:
+            text = "".join(f.read_text(encoding="utf-8") for f in tables.sources_of(ROOT / tables.PROGRAMS, program))
+            self.assertRegex(text, rf"(?m)^{words[kind]}\({program}\w*, {name}\b")
+
     def test_reasons(self):
         self.assertEqual(sabotage.reviewed("x86_64", "migrc", "type")[0], "not of this architecture")
         self.assertIsNone(sabotage.reviewed("arm64", "migrc", "type"))

@@ -122,7 +122,7 @@ WAYS = {
 
     "migrc_stale": [way("env TLB_SKIP=SKIP TLB_ROUNDS=4 TLB_EXPECT=1 migrc_stale -v CASE")],
     **{f"migrc_stale: {case}": [way("env TLB_SKIP=SKIP TLB_ROUNDS=4 TLB_EXPECT=1 migrc_stale -t CASE")]
-       for case in ("mixed", "notifier")},
+       for case in ("mixed", "notifier", "block")},
     # There a child exits, and its flush is of all ASIDs where QEMU emulates arm64.
     **{f"migrc_stale: {case}": [way("env TLB_SKIP=SKIP TLB_ROUNDS=4 TLB_EXPECT=1 migrc_stale -v CASE", own=True)]
        for case in ("reuse", "common")},

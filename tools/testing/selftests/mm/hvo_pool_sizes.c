@@ -84,7 +84,7 @@ unsigned long one_to_demote(unsigned long to, unsigned long parts)
 	snprintf(text, sizeof(text), "%lukB", to);
 	for (int i = nr_sizes - 1; i >= 0 && sizes[i] / to >= parts; i--) {
 		snprintf(path, sizeof(path), HUGEPAGES, sizes[i], "demote_size");
-		if (few(sizes[i], 1) && set(path, text) && resize(sizes[i], 1) == 1)
+		if (few(sizes[i], 1) && tlb_rs_setting(path, text) && resize(sizes[i], 1) == 1)
 			return sizes[i];
 	}
 	return 0;
@@ -104,7 +104,7 @@ static bool demote_by(const char *strategy)
 		from = sizes[i];
 		snprintf(path, sizeof(path), HUGEPAGES, from, "demote_size");
 		snprintf(path + 64, sizeof(path) - 64, "%lukB", to);
-		if (some(from) && set(path, path + 64))
+		if (some(from) && tlb_rs_setting(path, path + 64))
 			nr = resize(from, some(from));
 	}
 	if (!nr)

@@ -358,7 +358,7 @@ static int run_folded(void)
 
 static int run_pinned(void)
 {
-	int dev = tlb_rs_open(DEBUGFS "gup_test", O_RDWR);
+	int dev = open(DEBUGFS "gup_test", O_RDWR | O_CLOEXEC);
 	struct pin_longterm_test pin = { .size = psize };
 	struct seen before, d;
 	struct migrc_set set;

@@ -113,7 +113,7 @@ static void scribble(void)
 {
 	size_t i;
 
-	others_len = 8 * pmd_size;
+	others_len = 4096 * psize;
 	others = migrc_mmap(others_len / psize, 0, SEED + 1);
 	for (i = 0; i < others_len / sizeof(__u64); i++)
 		((__u64 *)others)[i] = ~0ULL;

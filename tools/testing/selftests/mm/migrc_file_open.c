@@ -109,7 +109,7 @@ long run_race(long rounds, const struct migrc_options *o)
 		end = tlb_rs_now_ns();
 		STORE(race.moved, round);
 		WAIT_FOR(LOAD(race.written) == new_value(round));
-		armed += race.opened_ns < end;
+		armed += race.opened_ns < end && tlb_rs_pfn(word) != race.pfn;
 		/* For R to look. */
 		tlb_rs_sleep_us(1000);
 		sh.stale += LOAD(race.stale_round) == round;
@@ -329,9 +329,8 @@ long run_idle(long rounds, const struct migrc_options *o)
 		__u64 other = time_opens(SCHED_OTHER, pages);
 		__u64 idle = time_opens(SCHED_IDLE, pages);
 
-		if (other && idle)
-			armed = rounds;
-		sh.stale = !idle || idle > MAX_OPEN_NS || idle > other + other / 2;
+		armed = other && idle ? rounds : 0;
+		sh.stale = other && (!idle || idle > MAX_OPEN_NS || idle > other + other / 2);
 	} while (!!sh.stale != !!o->want && --tries);
 	tlb_rs_readers_end(&readers);
 	munmap(pages, all);

@@ -252,6 +252,7 @@ TEST_F_TIMEOUT(migrc_tier, step, TLB_RS_TIMEOUT_S)
 	migrc_watch_end(&watch);
 	ksft_print_msg("at most %lld held, a step has %ld pages\n", watch.most, step());
 	EXPECT_GE(r.deferred, r.demoted * 95 / 100);
+	EXPECT_GT(watch.most, 0);
 	/* A page is counted, and then there is found to be more than a step. */
 	EXPECT_LE(watch.most, step() + 1);
 	EXPECT_LE(r.drains, 1 + r.demoted / step());

@@ -74,19 +74,18 @@ static void *writer_thread(void *arg)
 }
 
 /* Each page is stored to once more. */
-static bool writer_passes(void)
+static void writer_passes(void)
 {
-	return tlb_rs_reaches(&writer.passes,
-			      __atomic_load_n(&writer.passes, __ATOMIC_ACQUIRE) + 2, "the writer");
+	tlb_rs_reaches(&writer.passes, __atomic_load_n(&writer.passes, __ATOMIC_ACQUIRE) + 2,
+		       "the writer");
 }
 
 /* The same, and then none. */
-static bool writer_pause(void)
+static void writer_pause(void)
 {
-	if (!writer_passes())
-		return false;
+	writer_passes();
 	__atomic_store_n(&writer.pause, true, __ATOMIC_RELEASE);
-	return tlb_rs_reaches(&writer.paused, 1, "the writer");
+	tlb_rs_reaches(&writer.paused, 1, "the writer");
 }
 
 static void writer_resume(void)
@@ -143,7 +142,7 @@ static bool caught_is_intact(char *base)
 }
 
 /* @least: so many pages have to be in the device's memory then. */
-static bool to_device(const char *base, size_t pages, size_t least)
+static void to_device(const char *base, size_t pages, size_t least)
 {
 	size_t there;
 
@@ -152,9 +151,8 @@ static bool to_device(const char *base, size_t pages, size_t least)
 		ksft_exit_fail_msg("the device takes no pages: %s\n", strerror(errno));
 	there = device_has(dev, base, pages, NULL);
 	if (there < least)
-		ksft_print_msg("%zu of %zu pages are in the device's memory, %zu should be\n",
-			       there, pages, least);
-	return there >= least;
+		ksft_exit_fail_msg("%zu of %zu pages are in the device's memory, %zu should be\n",
+				   there, pages, least);
 }
 
 static bool round_exclusive(char *base)
@@ -162,21 +160,33 @@ static bool round_exclusive(char *base)
 	char *caught;
 	bool ok;
 
-	ok = writer_pause() && to_device(base, PAGES, PAGES);
+	writer_pause();
+	to_device(base, PAGES, PAGES);
 	caught = catch_freed();
 	writer_resume();
-	ok = writer_pause() && ok;
-	return counters_are_right() && caught_is_intact(caught) && ok;
+	writer_pause();
+	ok = counters_are_right();
+	return caught_is_intact(caught) && ok;
 }
 
 static bool round_running(char *base)
 {
-	size_t i;
+	unsigned char where[PAGES] = { };
+	size_t i, j, moved = 0;
 
-	for (i = 0; i < 8; i++)
-		if (!writer_passes() || !device_migrate(dev, base, PAGES, content))
+	for (i = 0; i < 8; i++) {
+		writer_passes();
+		if (!device_migrate(dev, base, PAGES, content))
 			return false;
-	return writer_pause() && counters_are_right();
+		/* All at once: the writer takes them back one after the other. */
+		device_request(dev, DEVICE_SNAPSHOT, base, PAGES, where);
+		for (j = 0; j < PAGES; j++)
+			moved += (where[j] & ~3) == DEVICE_LOCAL;
+	}
+	writer_pause();
+	if (!moved)
+		ksft_exit_fail_msg("no page came to the device\n");
+	return counters_are_right();
 }
 
 /* The half of a page table at @to is of a THP whose other half is elsewhere. */
@@ -194,27 +204,30 @@ static bool map_half(char *to)
 
 static bool round_split(char *base)
 {
-	bool large = writer_pause() && tlb_rs_is_large(base + LEN / 2);
-	bool ok;
-
-	if (!large)
-		ksft_print_msg("no large folio\n");
+	writer_pause();
+	if (!tlb_rs_is_large(base + LEN / 2))
+		ksft_exit_fail_msg("no large folio\n");
 	/* It may be in use elsewhere, and stay: the small pages before it are migrated. */
-	ok = to_device(base, PAGES, PAGES / 2) && large;
+	to_device(base, PAGES, PAGES / 2);
 	writer_resume();
-	return writer_pause() && counters_are_right() && ok;
+	writer_pause();
+	return counters_are_right();
 }
 
 static bool round_thp(char *base)
 {
 	bool ok;
 
-	ok = writer_pause() && to_device(base + LEN / 2, PAGES / 2, PAGES / 2) &&
-	     !device_has(dev, base, PAGES / 2, NULL);
+	writer_pause();
+	to_device(base + LEN / 2, PAGES / 2, PAGES / 2);
+	ok = !device_has(dev, base, PAGES / 2, NULL);
 	writer_resume();
-	ok = writer_pause() && counters_are_right() && to_device(base, PAGES / 2, PAGES / 2) && ok;
+	writer_pause();
+	ok &= counters_are_right();
+	to_device(base, PAGES / 2, PAGES / 2);
 	writer_resume();
-	return writer_pause() && counters_are_right() && ok;
+	writer_pause();
+	return counters_are_right() && ok;
 }
 
 static char *map_pages(size_t pages)
@@ -291,8 +304,7 @@ static int holes(void)
 		ksft_print_msg("only %zu pages were swapped out\n", out);
 		return KSFT_FAIL;
 	}
-	if (!to_device(base, PAGES, PAGES - out))
-		return KSFT_FAIL;
+	to_device(base, PAGES, PAGES - out);
 	device_has(dev, base, PAGES, where);
 	for (i = 0; i < PAGES; i++) {
 		p = base + i * PSIZE;
@@ -324,8 +336,7 @@ static int ranges(void)
 
 		/* This brings back what was there. */
 		tlb_rs_fill(base, 2 * LEN, n);
-		if (!to_device(base + first * PSIZE, nr, nr))
-			return KSFT_FAIL;
+		to_device(base + first * PSIZE, nr, nr);
 		device_has(dev, base, 2 * PAGES, where);
 		for (i = 0; i < 2 * PAGES; i++)
 			bad += where[i] != (i >= first && i < first + nr);
@@ -353,13 +364,16 @@ static bool round_pinned(char *base)
 	size_t i, bad = 0;
 	bool ok;
 
-	if (!writer_passes() || ioctl(gup_test, PIN_LONGTERM_TEST_START, &pin))
+	writer_passes();
+	if (ioctl(gup_test, PIN_LONGTERM_TEST_START, &pin))
 		return false;
-	ok = writer_pause() && to_device(base, PAGES, PAGES - PINNED) &&
-	     !device_has(dev, base + LEN / 2, PINNED, NULL);
+	writer_pause();
+	to_device(base, PAGES, PAGES - PINNED);
+	ok = !device_has(dev, base + LEN / 2, PINNED, NULL);
 	writer_resume();
 	/* Who pinned them has to see what is stored to them. */
-	ok = writer_pause() && ok && !ioctl(gup_test, PIN_LONGTERM_TEST_READ, &to);
+	writer_pause();
+	ok = ok && !ioctl(gup_test, PIN_LONGTERM_TEST_READ, &to);
 	for (i = 0; i < PINNED; i++)
 		bad += *(__u64 *)(seen + i * PSIZE) != writer.copy[PAGES / 2 + i];
 	if (bad)
@@ -396,13 +410,13 @@ static void child_reads(const char *base)
 }
 
 /* The child has read all pages, from now on every @step-th of them only. */
-static bool child_passes(size_t step)
+static void child_passes(size_t step)
 {
 	__u64 passes = __atomic_load_n(&seen->passes, __ATOMIC_ACQUIRE);
-	bool ok = tlb_rs_reaches(&seen->passes, passes + 2, "the reader");
 
+	tlb_rs_reaches(&seen->passes, passes + 2, "the reader");
 	__atomic_store_n(&seen->step, step, __ATOMIC_RELEASE);
-	return tlb_rs_reaches(&seen->passes, seen->passes + 2, "the reader") && ok;
+	tlb_rs_reaches(&seen->passes, seen->passes + 2, "the reader");
 }
 
 static bool round_shared(void)
@@ -420,19 +434,21 @@ static bool round_shared(void)
 		ksft_exit_fail_msg("fork: %s\n", strerror(errno));
 	if (!pid)
 		child_reads(base);
-	ok = child_passes(HOT) && to_device(base, PAGES, PAGES - PAGES / HOT);
+	child_passes(HOT);
+	to_device(base, PAGES, PAGES - PAGES / HOT);
 	caught = catch_freed();
 	/* Each side has a copy of its own now. */
 	for (i = 0; i < PAGES; i += 2)
 		*(__u64 *)(base + i * PSIZE) = 0;
-	ok = child_passes(1) && child_passes(1) && ok;
+	child_passes(1);
+	child_passes(1);
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
 	for (i = 0; i < PAGES; i++)
 		bad += *(__u64 *)(base + i * PSIZE) != (i % 2 ? tlb_rs_word(SEED, i) : 0);
 	if (bad || seen->bad)
 		ksft_print_msg("%zu words are wrong here, %llu in the child\n", bad, seen->bad);
-	ok = caught_is_intact(caught) && ok && !bad && !seen->bad;
+	ok = caught_is_intact(caught) && !bad && !seen->bad;
 	munmap(base, LEN);
 	return ok;
 }
@@ -519,7 +535,7 @@ TEST_F_TIMEOUT(tlb_batch_device, ranges, TLB_RS_TIMEOUT_S)
 
 TEST_F_TIMEOUT(tlb_batch_device, pinned, TLB_RS_TIMEOUT_S)
 {
-	gup_test = tlb_rs_open(DEBUGFS "gup_test", O_RDWR);
+	gup_test = open(DEBUGFS "gup_test", O_RDWR | O_CLOEXEC);
 	if (gup_test < 0)
 		SKIP(return, "no gup_test in debugfs to pin pages with");
 	judge(_metadata, self->works, rounds_of(map_small, round_pinned));

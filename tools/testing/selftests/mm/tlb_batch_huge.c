@@ -104,19 +104,18 @@ static void *writer_thread(void *arg)
 }
 
 /* Each THP is stored to once more. */
-static bool writer_passes(void)
+static void writer_passes(void)
 {
-	return tlb_rs_reaches(&writer.passes,
-			      __atomic_load_n(&writer.passes, __ATOMIC_ACQUIRE) + 2, "the writer");
+	tlb_rs_reaches(&writer.passes, __atomic_load_n(&writer.passes, __ATOMIC_ACQUIRE) + 2,
+		       "the writer");
 }
 
 /* The same, and then none. */
-static bool writer_pause(void)
+static void writer_pause(void)
 {
-	if (!writer_passes())
-		return false;
+	writer_passes();
 	__atomic_store_n(&writer.pause, true, __ATOMIC_RELEASE);
-	return tlb_rs_reaches(&writer.paused, 1, "the writer");
+	tlb_rs_reaches(&writer.paused, 1, "the writer");
 }
 
 /* Whether the next store to each THP faults. */
@@ -131,7 +130,8 @@ static bool writer_faults(void)
 			return false;
 		tlb_rs_sleep_us(1000);
 	}
-	return tlb_rs_reaches(&writer.paused, 1, "the writer");
+	tlb_rs_reaches(&writer.paused, 1, "the writer");
+	return true;
 }
 
 static void writer_resume(void)
@@ -187,7 +187,9 @@ static bool round_free(char *base)
 	bool ok;
 
 	/* The next round may find some that were taken apart. */
-	ok = writer_passes() && !madvise(base, LEN, MADV_FREE) && writer_pause();
+	writer_passes();
+	ok = !madvise(base, LEN, MADV_FREE);
+	writer_pause();
 	tlb_rs_drain_pages();
 	madvise(base, LEN, MADV_PAGEOUT);
 	return ok && counters_are_right();
@@ -196,14 +198,15 @@ static bool round_free(char *base)
 static bool round_protect(char *base)
 {
 	__u64 seen[THPS];
-	bool ok = writer_passes();
 	size_t i, moved = 0;
+	bool ok;
 
+	writer_passes();
 	if (mprotect(base, LEN, PROT_READ))
 		ksft_exit_fail_msg("mprotect: %s\n", strerror(errno));
 	for (i = 0; i < THPS; i++)
 		seen[i] = __atomic_load_n((__u64 *)(base + i * SZ_2M), __ATOMIC_RELAXED);
-	ok = writer_faults() && ok;
+	ok = writer_faults();
 	for (i = 0; i < THPS; i++)
 		moved += *(__u64 *)(base + i * SZ_2M) != seen[i];
 	if (moved)
@@ -257,8 +260,10 @@ static bool round_tracked(char *base, bool (*protect)(char *base), __u64 bit, bo
 {
 	size_t i, missed = 0;
 
-	if (!writer_passes() || !protect(base) || !writer_pause())
+	writer_passes();
+	if (!protect(base))
 		return false;
+	writer_pause();
 	for (i = 0; i < THPS; i++)
 		missed += !(tlb_rs_pagemap(base + i * SZ_2M) & bit) == written;
 	if (missed)
@@ -284,8 +289,11 @@ static bool round_soft_dirty(char *base)
 
 static bool round_type(char *base)
 {
-	return writer_passes() && !mprotect(base, LEN, PROT_READ | PROT_WRITE | PROT_MTE) &&
-	       writer_pause() && counters_are_right();
+	writer_passes();
+	if (mprotect(base, LEN, PROT_READ | PROT_WRITE | PROT_MTE))
+		return false;
+	writer_pause();
+	return counters_are_right();
 }
 
 /* @fresh: each round has new THPs. */

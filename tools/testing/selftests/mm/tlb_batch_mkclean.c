@@ -60,7 +60,10 @@ bool none_is_lost(struct file *f, size_t every, bool (*sync)(const struct file *
 
 	writer_start(f, every);
 	for (i = 0; ok && i < ROUNDS; i++) {
-		ok = writer_passes() && sync(f) && writer_pause() && is_on_disk("stores", f);
+		writer_passes();
+		ok = sync(f);
+		writer_pause();
+		ok = ok && is_on_disk("stores", f);
 		writer_resume();
 	}
 	writer_end();

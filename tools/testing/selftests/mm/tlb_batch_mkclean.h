@@ -39,8 +39,8 @@ size_t differ_on_disk(int file, const char *base, size_t len, off_t offset);
 bool is_on_disk(const char *what, const struct file *f);
 bool content_is(const char *what, const char *base, size_t len, __u64 seed);
 void writer_start(const struct file *f, size_t every);
-bool writer_passes(void);
-bool writer_pause(void);
+void writer_passes(void);
+void writer_pause(void);
 void writer_resume(void);
 void writer_end(void);
 

@@ -18,12 +18,14 @@ int test_punch(void)
 		if (!map_dirty(&f, FOLIO_SIZE, 4))
 			return skipped("no folios of 64 KiB");
 		writer_start(&f, folio_pages);
-		ok = writer_passes();
+		writer_passes();
 		for (off = 0; ok && off < f.len; off += FOLIO_SIZE) {
 			ok = !fallocate(f.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 					off + PART * psize, len) && sync_all(&f);
 		}
-		ok = ok && sync_all(&f) && writer_pause() && is_on_disk("punched", &f);
+		ok = ok && sync_all(&f);
+		writer_pause();
+		ok = ok && is_on_disk("punched", &f);
 		writer_end();
 		for (off = PART * psize; ok && off < f.len; off += FOLIO_SIZE) {
 			for (i = 0; i < len; i++)

@@ -149,19 +149,18 @@ void writer_start(const struct file *f, size_t every)
 }
 
 /* Each page is stored to once more. */
-bool writer_passes(void)
+void writer_passes(void)
 {
-	return tlb_rs_reaches(&writer.passes,
-			      __atomic_load_n(&writer.passes, __ATOMIC_ACQUIRE) + 2, "the writer");
+	tlb_rs_reaches(&writer.passes, __atomic_load_n(&writer.passes, __ATOMIC_ACQUIRE) + 2,
+		       "the writer");
 }
 
 /* The same, and then none. */
-bool writer_pause(void)
+void writer_pause(void)
 {
-	if (!writer_passes())
-		return false;
+	writer_passes();
 	__atomic_store_n(&writer.pause, true, __ATOMIC_RELEASE);
-	return tlb_rs_reaches(&writer.paused, 1, "the writer");
+	tlb_rs_reaches(&writer.paused, 1, "the writer");
 }
 
 void writer_resume(void)

@@ -139,8 +139,6 @@ int test_attrs(void)
 		return skipped("no uffd-wp");
 	/* The last of these is not moved. */
 	wp.base = make_folios(NR_FOLIOS + 1);
-	if (!wp.base)
-		return KSFT_FAIL;
 	if (!uffd_register(wp.fd, wp.base, len + folio_size, UFFDIO_REGISTER_MODE_WP))
 		ksft_exit_fail_msg("UFFDIO_REGISTER: %s\n", strerror(errno));
 	for (i = 0; i <= nr_pages(); i++) {
@@ -194,8 +192,6 @@ int test_shared(void)
 	size_t i;
 
 	shared_base = make_folios(NR_FOLIOS);
-	if (!shared_base)
-		return KSFT_FAIL;
 	for (i = 0; i < nr_pages(); i++) {
 		if (!is_shared(i) && madvise(shared_base + i * psize, psize, MADV_DONTFORK))
 			ksft_exit_fail_msg("MADV_DONTFORK: %s\n", strerror(errno));
@@ -236,8 +232,6 @@ int test_softdirty(void)
 	bool ok;
 
 	base = make_folios(NR_FOLIOS);
-	if (!base)
-		return KSFT_FAIL;
 	if (tlb_rs_write_file("/proc/self/clear_refs", "4"))
 		ksft_exit_fail_msg("/proc/self/clear_refs: %s\n", strerror(errno));
 	for (i = 0; i < folio_pages; i++)
@@ -272,8 +266,6 @@ int test_readonly(void)
 	bool ok;
 
 	base = make_folios(NR_FOLIOS);
-	if (!base)
-		return KSFT_FAIL;
 	pid = fork();
 	if (!pid)
 		_exit(0);
@@ -329,8 +321,6 @@ int test_lazyfree(void)
 	size_t i;
 
 	base = make_folios(NR_FOLIOS);
-	if (!base)
-		return KSFT_FAIL;
 	if (madvise(base, len, MADV_FREE))
 		ksft_exit_fail_msg("MADV_FREE: %s\n", strerror(errno));
 	tlb_rs_drain_pages();
@@ -438,8 +428,6 @@ int test_mlock(void)
 	if (tlb_batch_get(&on) && !on)
 		return skipped("vm.tlb_batch is 0");
 	base = make_folios(NR_FOLIOS);
-	if (!base)
-		return KSFT_FAIL;
 	if (mlock(base, len))
 		ksft_exit_fail_msg("mlock: %s\n", strerror(errno));
 	memset(kind, 1, sizeof(kind));

@@ -47,8 +47,6 @@ int test_counts64k(void)
 	int round;
 
 	base = make_folios(nr);
-	if (!base)
-		return KSFT_FAIL;
 	tlb_rs_readers_start(&r, 1, false, base, len);
 	for (round = 0; ok && round < rounds; round++) {
 		restored_begin(&before);
@@ -90,8 +88,6 @@ int test_counts2m(void)
 	if (!nr || !tlb_rs_thp_available())
 		return skipped("no THPs, or too large ones");
 	base = make_thps(nr);
-	if (!base)
-		return KSFT_FAIL;
 	tlb_rs_readers_start(&r, 1, false, base, len);
 	for (round = 0; ok && round < rounds; round++) {
 		restored_begin(&before);
@@ -141,8 +137,6 @@ int test_off(void)
 	if (!tlb_batch_get(&on) || (on && (!tlb_rs_patching_is_safe() || !tlb_batch_set(0))))
 		return skipped("vm.tlb_batch cannot be changed here");
 	base = make_folios(nr);
-	if (!base)
-		return KSFT_FAIL;
 	restored_begin(&before);
 	ok = all_move(base, nr, 1) && restored_is(&before, 0, 0) && all_whole(base, nr) &&
 	     content_is("moved", base, len, SEED);
@@ -165,8 +159,6 @@ int test_order4(void)
 	if (fd < 0 || !nr || !tlb_rs_thp_available())
 		return skipped("no split_huge_pages, no THPs, or too large ones");
 	base = make_thps(nr);
-	if (!base)
-		return KSFT_FAIL;
 	tlb_rs_drain_pages();
 	restored_begin(&before);
 	for (i = 0; i < nr; i++) {
@@ -208,8 +200,6 @@ static bool edge_of_vma(void)
 	char *base = make_folios(1);
 	bool ok;
 
-	if (!base)
-		return false;
 	if (mprotect(base, part, PROT_READ))
 		ksft_exit_fail_msg("mprotect: %s\n", strerror(errno));
 	ok = moves_as("of two VMAs", base, folio_pages, 2) && all_whole(base, 1) &&
@@ -228,8 +218,6 @@ static bool edge_of_halves(void)
 	char *base = make_folios(1), *away = tlb_rs_mmap(folio_size, pmd_size);
 	bool ok;
 
-	if (!base)
-		return false;
 	if (mremap(base + half, half, half, MREMAP_MAYMOVE | MREMAP_FIXED, away) != away)
 		ksft_exit_fail_msg("mremap: %s\n", strerror(errno));
 	ok = moves_as("in two halves", base, folio_pages, 2);
@@ -249,8 +237,6 @@ static bool edge_of_table(void)
 	char *across = area + pmd_size - half;
 	bool ok;
 
-	if (!base)
-		return false;
 	if (mremap(base, folio_size, folio_size, MREMAP_MAYMOVE | MREMAP_FIXED, across) != across)
 		ksft_exit_fail_msg("mremap: %s\n", strerror(errno));
 	ok = moves_as("in two page tables", across, folio_pages, 2) && all_whole(across, 1) &&
@@ -280,8 +266,6 @@ static bool edge_of_mm(void)
 	int i;
 
 	in_all = make_folios(1);
-	if (!in_all)
-		return false;
 	for (i = 0; i < PROCESSES - 1; i++)
 		sharer_start(&child[i], answer_in_all);
 	ok = moves_as("of all processes", in_all, PROCESSES * folio_pages, PROCESSES) &&

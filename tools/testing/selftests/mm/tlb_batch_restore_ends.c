@@ -55,8 +55,6 @@ static bool drop_pages(struct sharer *child)
 	size_t i;
 
 	dropped = make_folios(NR_FOLIOS);
-	if (!dropped)
-		return false;
 	if (madvise(dropped, nr_pages() * psize, MADV_FREE))
 		ksft_exit_fail_msg("MADV_FREE: %s\n", strerror(errno));
 	sharer_start(child, answer_dropped);
@@ -239,8 +237,6 @@ static bool keeps_exclusive(bool second)
 
 	second_is_shared = second;
 	halves = make_folios(NR_FOLIOS);
-	if (!halves)
-		return false;
 	for (i = 0; i < NR_FOLIOS; i++) {
 		if (madvise(halves + i * folio_size + !second * half, half, MADV_DONTFORK))
 			ksft_exit_fail_msg("MADV_DONTFORK: %s\n", strerror(errno));
@@ -388,8 +384,6 @@ int test_poison(void)
 	bool ok;
 
 	base = make_folios(1);
-	if (!base)
-		return KSFT_FAIL;
 	if (!pin_pages(&pin, base, psize))
 		return skipped("no userfaultfd");
 	/* The kernel sends it when the split fails, and does not let it be ignored. */
@@ -424,8 +418,6 @@ int test_deferred(void)
 	if (access(MIGRC_ENABLE, W_OK) || !tlb_rs_setting(MIGRC_ENABLE, "1"))
 		return skipped("no migrc");
 	base = make_folios(NR_FOLIOS);
-	if (!base)
-		return KSFT_FAIL;
 	area = tlb_rs_mmap(len + psize, pmd_size);
 	odd = area + psize;
 	if (mremap(base, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, odd) != odd ||

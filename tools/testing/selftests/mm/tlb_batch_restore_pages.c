@@ -76,11 +76,10 @@ char *make_folios(size_t nr)
 	tlb_rs_fill(base, len, SEED);
 	for (i = 0; i < nr; i++)
 		n += tlb_rs_is_folio(base + i * folio_size, folio_pages);
-	if (n == nr)
-		return base;
-	ksft_print_msg("only %zu of %zu folios have %zu KiB\n", n, nr, folio_size / 1024);
-	munmap(base, len);
-	return NULL;
+	if (n != nr)
+		ksft_exit_fail_msg("only %zu of %zu folios have %zu KiB\n", n, nr,
+				   folio_size / 1024);
+	return base;
 }
 
 /* As above, but of the size of a PMD, and mapped by PTEs. */
@@ -103,11 +102,9 @@ char *make_thps(size_t nr)
 		__atomic_fetch_or(second, 0, __ATOMIC_RELAXED);
 		n += tlb_rs_is_folio(base + i * pmd_size, pmd_size / psize);
 	}
-	if (n == nr && !tlb_rs_smaps_kb(base, "AnonHugePages"))
-		return base;
-	ksft_print_msg("only %zu of %zu THPs, or not mapped by PTEs\n", n, nr);
-	munmap(base, len);
-	return NULL;
+	if (n != nr || tlb_rs_smaps_kb(base, "AnonHugePages"))
+		ksft_exit_fail_msg("only %zu of %zu THPs, or not mapped by PTEs\n", n, nr);
+	return base;
 }
 
 /* One page of each folio is named: the others are isolated with it. How many have moved. */

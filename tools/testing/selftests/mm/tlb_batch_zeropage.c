@@ -308,6 +308,7 @@ static int run_modes(const struct zero_case *c)
 	if (!tlb_batch_get(&on))
 		return run_once(c);
 	for (i = 0; i < ARRAY_SIZE(modes) && ret == KSFT_PASS; i++) {
+		tlb_batch_get(&on);
 		/* Some have no -1. */
 		if (modes[i] == on || (tlb_rs_patching_is_safe() && tlb_batch_set(modes[i])))
 			ret = run_once(c);

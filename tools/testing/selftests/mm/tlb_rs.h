@@ -218,7 +218,7 @@ struct tlb_rs_readers {
 /* tlb_rs_measure.c */
 extern bool tlb_rs_idle_readers;
 void tlb_rs_sleep_us(unsigned int us);
-bool tlb_rs_reaches(const __u64 *member, __u64 least, const char *who);
+void tlb_rs_reaches(const __u64 *member, __u64 least, const char *who);
 void tlb_rs_counters_read(struct tlb_rs_counters *c);
 void tlb_rs_begin(struct tlb_rs_counters *c);
 void tlb_rs_counters_diff(struct tlb_rs_counters *c);

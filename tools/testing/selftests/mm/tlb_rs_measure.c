@@ -20,18 +20,15 @@ void tlb_rs_sleep_us(unsigned int us)
 }
 
 /* Waits until another thread has made @member @least. */
-bool tlb_rs_reaches(const __u64 *member, __u64 least, const char *who)
+void tlb_rs_reaches(const __u64 *member, __u64 least, const char *who)
 {
 	__u64 end = tlb_rs_now_ns() + TLB_RS_PATIENCE_NS;
 
 	while (__atomic_load_n(member, __ATOMIC_ACQUIRE) < least) {
-		if (tlb_rs_now_ns() > end) {
-			ksft_print_msg("%s is stuck\n", who);
-			return false;
-		}
+		if (tlb_rs_now_ns() > end)
+			ksft_exit_fail_msg("%s is stuck\n", who);
 		tlb_rs_sleep_us(1000);
 	}
-	return true;
 }
 
 /* The TLB line of /proc/interrupts, or -1 where there is none. */
@@ -183,13 +180,16 @@ static void *tlb_rs_reader(void *arg)
 {
 	struct tlb_rs_readers *r = arg;
 	int nr = __atomic_fetch_add(&r->started, 1, __ATOMIC_RELAXED);
+	bool ready = false;
 	size_t off;
 
 	tlb_rs_pin_cpu((nr + 1) % tlb_rs_nr_cpus());
 	do {
 		for (off = 0; off < r->len; off += getpagesize())
 			__atomic_load_n(r->base + off, __ATOMIC_RELAXED);
-		__atomic_fetch_add(&r->ready, 1, __ATOMIC_RELEASE);
+		if (!ready)
+			__atomic_fetch_add(&r->ready, 1, __ATOMIC_RELEASE);
+		ready = true;
 	} while (r->touch && !__atomic_load_n(&r->stop, __ATOMIC_RELAXED));
 	while (!__atomic_load_n(&r->stop, __ATOMIC_RELAXED)) {
 		if (tlb_rs_idle_readers)

@@ -121,7 +121,7 @@ bool tlb_rs_keep(const char *path)
 {
 	struct tlb_rs_changes *c = tlb_rs_changes();
 	struct tlb_rs_setting *s = &c->setting[c->nr_settings];
-	char buf[256];
+	char buf[1024];
 	char *p;
 
 	if (tlb_rs_find_setting(path))
