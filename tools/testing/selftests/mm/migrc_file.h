@@ -56,6 +56,7 @@ struct test {
 	bool denied;
 	bool private;
 	bool image;		/* a file that was there; the act does not change what R reads */
+	bool optional;		/* no move may meet it */
 	long times;		/* as many rounds as others have */
 };
 

@@ -83,10 +83,10 @@ static void end_children(void)
 
 long run_race(long rounds, const struct migrc_options *o)
 {
-	__u64 round, want = o->want;
 	struct migrc_set only_p;
 	long armed = 0;
 	pthread_t r, w;
+	__u64 round;
 
 	migrc_set_init(&only_p, base + len - psize, 1);
 	start_children();
@@ -97,7 +97,8 @@ long run_race(long rounds, const struct migrc_options *o)
 	map_file();
 	if (pthread_create(&r, NULL, race_reader, NULL) || pthread_create(&w, NULL, racer, NULL))
 		ksft_exit_fail_msg("cannot start a thread\n");
-	for (round = 1; round <= (__u64)rounds && (!want || sh.stale < want); round++) {
+	for (round = 1; migrc_more(o, rounds, round - 1, armed, sh.stale) &&
+	     (!o->want || sh.stale < (__u64)o->want); round++) {
 		__u64 end;
 		int node;
 

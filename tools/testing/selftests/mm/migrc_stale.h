@@ -114,13 +114,6 @@ struct test {
 	long age_ms;
 };
 
-/* QEMU emulates x86_64 with one thread: a CPU hardly acts while another moves pages. */
-#ifdef __x86_64__
-#define RARELY_MET	true
-#else
-#define RARELY_MET	false
-#endif
-
 /* migrc_stale.c */
 extern struct shared *sh;
 extern const struct test *test;
