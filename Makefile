@@ -175,7 +175,7 @@ clean:
 	rm -rf $(addprefix build/,meter tlbstat guest bench report selftests soak matrix test commits chroot exercisers)
 
 distclean:
-	rm -rf build
+	[ ! -d build ] || find build/ -mindepth 1 -delete
 
 .PHONY: help kernel boot initrd shell run test check bench selftests soak rules sabotage matrix coverage guest-tools meter \
 	programs doctor setup source edit refresh apply unapply series deb deb-config clean distclean

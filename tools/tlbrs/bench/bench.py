@@ -29,9 +29,11 @@ OUT = ROOT / "build" / "bench"
 
 def identity(suite, context):
     """Changes with anything that the figures of a suite depend on."""
-    digest = hashlib.sha256(repr((suite, context.arches, context.variant)).encode())
+    qemu = [guest.qemu_version(guest.QEMU[arch][0]) for arch in context.arches]
+    digest = hashlib.sha256(repr((suite, context.arches, context.variant, qemu)).encode())
     inputs = [*(HERE / f"{name}.py" for name in ("suites", "outcome", "machine", "flushcode")), *sorted(HERE.glob("of_*.py")),
-              Path(measure.__file__), *sorted((ROOT / "tools/meter").glob("*.[ch]")),
+              Path(measure.__file__), *sorted(Path(guest.__file__).parent.glob("*.py")), Path(guest.__file__).parent / "init",
+              *sorted((ROOT / "tools/meter").glob("*.[ch]")),
               *sorted((ROOT / "tools/testing/selftests/mm").glob("*.[ch]"))]
     inputs += [guest.kernel_path(arch, variant, context.kver) for arch in context.arches
                for variant in suites.SUITES[suite].variants(context)]

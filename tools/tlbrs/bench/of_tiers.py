@@ -135,9 +135,12 @@ def programs(result):
             others += [[about, text_, *(middle(by[m], lambda r, key=key: harm(r, key)) for m in (0, 1))]
                        for key, text_ in HARM.items()]
             off, on = rows[-1][6:8]
+            gate = f"{arch}: {about}, operations of a moved page with migrc over without, medians"
             # THPs are flushed one by one, and not in batches: there is nothing to compare.
-            if off and off >= 1 and on is not None:
-                result.gate(f"{arch}: {about}, operations of a moved page with migrc over without, medians", on / off, 1.0)
+            if off is None or on is None:
+                result.gate(gate, None, 1.0)
+            elif off >= 1:
+                result.gate(gate, on / off, 1.0)
                 result.compare("migrc", arch, about, FLUSHES, {m: [operations(r, arch) / 1000 for r in by[m]] for m in by}, text)
             last = by[1][-1]
             reasons.append([about, last["pgdemote_kswapd"], last["pgpromote_success"], last["thp_migration_success"],

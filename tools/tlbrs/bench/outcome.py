@@ -43,7 +43,9 @@ class Result:
         for m, name in MODES.items():
             row[name] = statistics.median(runs[m]) / (1000 if unit == TIME else 1) if runs.get(m) else None
         for m in (-1, 0):
-            found = ratios(runs.get(m, []), runs.get(1, []), float)
+            old, new = runs.get(m, []), runs.get(1, [])
+            # Over nothing there is no ratio: the medians decide.
+            found = [] if any(b and not a for a, b in zip(old, new)) else ratios(old, new, float)
             row[f"over {MODES[m]}"] = quartiles(found) if found else None
         self.rows.append({**row, "commands": commands})
 

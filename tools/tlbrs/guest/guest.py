@@ -193,7 +193,8 @@ def machine(kernel, arch, cpu="max", smp=4, mem="2G", nodes=2, cpuless=0, append
     if not qemu:
         raise GuestError(f"no {program}: {apt_command(package)}", NO_QEMU)
     if not Path(kernel).is_file():
-        raise GuestError(f"no kernel {kernel}: make kernel ARCH={arch}")
+        variant = Path(kernel).parent.name.partition("-")[2]
+        raise GuestError(f"no kernel {kernel}: make kernel ARCH={arch}" + f" VARIANT={variant}" * bool(variant))
     if arch == "arm64" and cpu == "max":
         cpu = "max,pauth-impdef=on"     # the architected algorithm is slow to emulate
     if arch == "x86_64" and cpu == "max":

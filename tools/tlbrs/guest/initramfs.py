@@ -7,6 +7,7 @@ tools/testing/selftests/mm and tools/tlbstat into build/guest/<ARCH>/bin. A job 
 
 import contextlib
 import fcntl
+import json
 import os
 import platform
 import re
@@ -265,9 +266,13 @@ def build_programs(arch, ksrc=None):
     here = ksrc or named or next(filter(None, map(cached, KVERS)), None)
     # Only what has to be compiled is a reason to fetch one.
     state = [output([gcc, "--version"]).partition("\n")[0], str(Path(here).resolve()) if here else "".join(before[1:])]
+    # Of which files each consists: one that is gone leaves no trace, and one that came may be old.
+    table = out.parent / "programs.json"
+    known = json.loads(table.read_text(encoding="utf-8")) if table.exists() else {}
+    parts = {name: [path.name for path in paths] for name, paths in sources.items()}
     stale = [name for name, paths in sources.items()
-             if state != before or not (out / name).exists() or (out / name).stat().st_mtime_ns
-             < max(common, *(path.stat().st_mtime_ns for path in paths))]
+             if state != before or known.get(name) != parts[name] or not (out / name).exists()
+             or (out / name).stat().st_mtime_ns < max(common, *(path.stat().st_mtime_ns for path in paths))]
     if not stale:
         return
     if not shutil.which(gcc):
@@ -289,6 +294,7 @@ def build_programs(arch, ksrc=None):
         if subprocess.run([gcc, *flags, "-o", part, *sources[name], "-lm"], check=False).returncode:
             raise GuestError(f"{name} does not compile for {arch}")
         os.replace(part, out / name)
+    table.write_text(json.dumps(parts), encoding="utf-8")
     stamp.write_text("\n".join(state))
 
 

@@ -193,7 +193,8 @@ class Tree:
             # Not written in place: the tree may be a copy made of hard links.
             (self.path / name).unlink(missing_ok=True)
             if backup.stat().st_size:
-                shutil.copy2(backup, self.path / name)
+                # With a new time: what was made of the patched one is older then, as after a pop of quilt.
+                shutil.copy(backup, self.path / name)
         shutil.rmtree(self.state / "pc")
 
     def save_found(self):

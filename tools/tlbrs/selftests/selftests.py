@@ -498,6 +498,9 @@ def main():
         print(", ".join(f"{key} {total[key]}" for key in ("cpu_pause", "cpu_pause_cancelled", "hvo_pte_updates")))
     still = unmoved(sides) if options.move else []
     print("".join(f"not moved: {line}\n" for line in still), end="")
+    if options.migrc and options.test == list(ALL) and not total["migrc_deferred"]:
+        still.append("nothing was deferred")
+        print(still[-1])
     if options.hvo and not total["hvo_pte_updates"]:
         still.append("no struct page was given back")
         print(still[-1])

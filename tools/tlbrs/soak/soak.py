@@ -264,7 +264,8 @@ def main():
     if options.tiers:
         return tiers.run(options, kernel, OUT)
     stat = kernel.stat()
-    asked = {"minutes": options.minutes, "kernel": [str(kernel), stat.st_size, stat.st_mtime_ns]}
+    asked = {"minutes": options.minutes, "kernel": [str(kernel), stat.st_size, stat.st_mtime_ns],
+             "programs": common.sha256(initramfs.build(options.arch))}
     place = OUT / f"{options.arch}-state.json"
     state = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
     if state.get("asked") != asked or options.seed not in (None, state["seed"]):

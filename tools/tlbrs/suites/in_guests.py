@@ -9,7 +9,7 @@ from tlbrs.guest import guest
 from tlbrs.kernel import toolchain
 from tlbrs.report import measure
 from tlbrs.suites import compiled_out, harness, written
-from tlbrs.suites.harness import HMAT, KVER, LOGS, TIERS, ZONES, asked, boot, chosen, kernel, side_by_side, tree
+from tlbrs.suites.harness import HMAT, KVER, TIERS, ZONES, asked, boot, chosen, kernel, side_by_side, tree
 
 
 def runner(suite):
@@ -52,9 +52,8 @@ def kunit(suite):
                 suite.check(f"{arch} {function}() takes one NOP for hvo that was never on", nops and off == without,
                             f"{without} instructions in stock, {off} and {nops} NOPs")
         result = boot(suite, "kunit", arch, harness.IMAGE, "true", cases=False, append="")
-        log = LOGS / f"{arch}-kunit.log"
         # kunit.py gives the number of cases in its last line.
-        p = subprocess.run([sys.executable, "tools/testing/kunit/kunit.py", "parse", log], cwd=tree(), text=True,
+        p = subprocess.run([sys.executable, "tools/testing/kunit/kunit.py", "parse"], input=result.console, cwd=tree(), text=True,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         m = re.search(r"Ran (\d+) tests: (.*)", p.stdout)
         counts = dict((k, int(n)) for k, n in re.findall(r"(\w+): (\d+)", m.group(2))) if m else {}

@@ -213,6 +213,7 @@ def identity(kernel):
              *((f.name, f) for f in (*tools, initramfs.HERE / "init", *sorted(initramfs.TLBSTAT.glob("*.[ch]"))))]
     base = source.cached(kernel.kver)
     parts = (repr(kernel), base.name if base else "", JOB, repr(KUNIT), repr(toolchain.kernel_tools()),
+             repr(guest.qemu_version(guest.QEMU[kernel.arch][0])), common.output([toolchain.find_rustc(), "--version"]),
              *map(inspect.getsource, (build, boot, run, absent, skipped)))
     digest = hashlib.sha256("".join(parts).encode())
     for name, file in sorted((str(name), file) for name, file in files):

@@ -309,6 +309,8 @@ def skipped(removal, text):
 
     One that is skipped beside the case that it asks for, or beside one that was run, is none of this.
     """
+    if not removal.says and (m := re.search(r"^Bail out! *(.*)", text, re.M)):
+        return f"bailed out: {m[1]}"
     cases = re.findall(r"^(?:not )?ok \d.*", text, re.M)
     # Of a whole program it is the plan that says so, and of one that has no such case.
     skips = [line for line in cases if "# SKIP" in line] + re.findall(r"^1\.\.0(?: # SKIP.*|\s*$)", text, re.M)
