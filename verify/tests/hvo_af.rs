@@ -6,9 +6,9 @@
 //! translation only by a walk, which sets the flag before.
 
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use verify::hvo::{
-    af::{change, Bounds, Entries, YOUNG},
+    af::{change, is_complete, Bounds, Entries, YOUNG},
     batch::{units_of, Outcome, Progress, Why},
 };
 
@@ -51,6 +51,8 @@ enum Busy {
     Now(u64),
     /// They use this entry before each step.
     Always(usize),
+    /// The same of all but this one.
+    AllBut(usize),
 }
 
 struct World {
@@ -63,6 +65,8 @@ struct World {
     pages: BTreeMap<u64, u64>,
     /// What each CPU has translations of.
     tlbs: [BTreeMap<usize, u64>; CPUS],
+    /// What the next flush invalidates.
+    cleared: BTreeSet<usize>,
     flushes: usize,
     windows: usize,
     /// Without a flag: it seems to be clear from then on.
@@ -87,6 +91,7 @@ impl World {
             entries: before.clone(),
             before,
             tlbs: Default::default(),
+            cleared: BTreeSet::new(),
             flushes: 0,
             windows: 0,
             flushed: false,
@@ -124,6 +129,11 @@ impl World {
         let one_in = match self.busy {
             Busy::Now(one_in) => one_in,
             Busy::Always(entry) => return self.write(0, entry),
+            Busy::AllBut(idle) => {
+                let entries = (0..self.entries.len()).filter(|&entry| entry != idle);
+
+                return entries.for_each(|entry| self.write(0, entry));
+            }
         };
         while self.random(one_in) == 0 {
             let cpu = self.random(CPUS as u64) as usize;
@@ -196,6 +206,7 @@ unsafe impl Entries<Run> for World {
 
     fn clear(&mut self, run: &Run, index: usize, value: u64) {
         self.others();
+        self.cleared.insert(run.first + index);
         if self.without != Without::Clear {
             self.entries[run.first + index] = value;
         }
@@ -213,10 +224,17 @@ unsafe impl Entries<Run> for World {
 
     fn flush(&mut self) {
         self.others();
+        let cleared = std::mem::take(&mut self.cleared);
+
+        if cleared.is_empty() {
+            return;
+        }
         self.flushes += 1;
         self.flushed = true;
         if self.without != Without::Flush {
-            self.tlbs = Default::default();
+            for tlb in &mut self.tlbs {
+                tlb.retain(|entry, _| !cleared.contains(entry));
+            }
         }
     }
 
@@ -303,6 +321,13 @@ impl Trial {
 
             if !right {
                 world.faults.push(format!("{new} entries: {progress:?}"));
+            }
+        }
+        for run in &self.runs {
+            let new = (run.first..run.first + run.len).all(|entry| world.is_new(entry));
+
+            if is_complete(&*world, run) != new {
+                world.fault("another way would go on wrongly", run.first);
             }
         }
         for entry in 0..world.entries.len() {
@@ -475,6 +500,20 @@ fn an_entry_that_stays_gets_its_flag() {
 
     assert!(leave(Without::Nothing).is_empty());
     shows(&leave(Without::Leave), "without its flag");
+}
+
+/// A unit is begun as soon as one entry has changed: it must not be given up.
+#[test]
+fn one_entry_is_a_beginning() {
+    for entry in 0..28 {
+        for optional in [false, true] {
+            let bounds = Bounds { optional, ..BOUNDS };
+            let busy = Busy::AllBut(entry);
+            let trial = Trial::run(&units_with(&ALL), bounds, Without::Nothing, busy, 1);
+
+            assert_eq!(trial.faults(optional), Vec::<String>::new(), "entry {entry}");
+        }
+    }
 }
 
 /// With the head in use, no tail changes; with the head of a group in use, nothing else of it, nor

@@ -178,6 +178,29 @@ fn only_a_head_is_copied_in_the_pause() {
 }
 
 /// A run has one value, or one for each entry.
+/// A head changes before its tails. In a demotion that is so in each group, and the old head, to
+/// which everything belongs until then, is the last.
+#[test]
+fn heads_change_before_what_belongs_to_them() {
+    for (change, entries, _) in all() {
+        let group = match change {
+            Change::Demote { entries } => entries,
+            _ => 0,
+        };
+
+        assert_eq!(change.group(), group);
+        for index in changed(change, entries) {
+            let waits = match change {
+                Change::Optimize => index > 0,
+                Change::Restore => false,
+                Change::Demote { .. } => index == 0,
+            };
+
+            assert_eq!(change.waits(index), waits, "{change:?} {index}");
+        }
+    }
+}
+
 #[test]
 fn one_value_is_that_of_all_entries() {
     for (change, entries, _) in all() {

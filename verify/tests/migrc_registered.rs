@@ -54,6 +54,22 @@ fn what_is_taken_after_the_flush_is_not_flushed() {
     drain_races(Broken::Splice);
 }
 
+/// The wait is a debt: who takes an address space off the list must not forget it.
+#[test]
+#[should_panic(expected = "a drain is not waited for")]
+fn who_leaves_the_list_waits_for_a_drain() {
+    loom::model(|| {
+        let migrc = Migrc::new(START);
+        let mut list = Registered::new();
+
+        // SAFETY: It is alive, and in the list when it is taken off.
+        unsafe {
+            list.add(migrc.mms[0]);
+            drop(list.remove(migrc.mms[0]));
+        }
+    });
+}
+
 /// One of two comes into the list while a drain walks through it, or both are flushed.
 fn two_address_spaces(most: usize) {
     run(
