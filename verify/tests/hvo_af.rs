@@ -511,7 +511,11 @@ fn one_entry_is_a_beginning() {
             let busy = Busy::AllBut(entry);
             let trial = Trial::run(&units_with(&ALL), bounds, Without::Nothing, busy, 1);
 
-            assert_eq!(trial.faults(optional), Vec::<String>::new(), "entry {entry}");
+            assert_eq!(
+                trial.faults(optional),
+                Vec::<String>::new(),
+                "entry {entry}"
+            );
         }
     }
 }
