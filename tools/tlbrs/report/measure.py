@@ -51,8 +51,8 @@ LIMITS = {
     "move_thp1": {"tlbi": 2, "dsb_ishst": 2, "dsb_ish": 4},
     "move_file": MOVED,
 }
-# The same on a CPU without range TLBI, on which a completed flush takes one more TLBI and DSB ISH (erratum 4118414): a flush of
-# the ASID for each list and process, and one to repeat it.
+# The same on a CPU without range TLBI: a flush of the ASID for each list and process. Images with the workaround of erratum
+# 4118414 (checked) complete each flush with one more TLBI and DSB ISH.
 REPEATED = "neoverse-n1"
 REPEATED_MOVED = {"tlbi": 18, "dsb_ishst": 9, "dsb_ish": 18}
 REPEATED_LIMITS = {
