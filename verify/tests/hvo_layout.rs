@@ -177,7 +177,6 @@ fn only_a_head_is_copied_in_the_pause() {
     }
 }
 
-/// A run has one value, or one for each entry.
 /// A head changes before its tails. In a demotion that is so in each group, and the old head, to
 /// which everything belongs until then, is the last.
 #[test]
@@ -201,6 +200,7 @@ fn heads_change_before_what_belongs_to_them() {
     }
 }
 
+/// A run has one value, or one for each entry.
 #[test]
 fn one_value_is_that_of_all_entries() {
     for (change, entries, _) in all() {

@@ -35,9 +35,9 @@ COUNTS = {
                "nr_tlb_local_flush_all": "local all", "nr_tlb_local_flush_one": "local one"},
 }
 
-# Most that one unit of a work may cost on arm64 -cpu max with 4 KiB pages, whatever stock needs. The floor of a split is
-# one of each; a move of 4096 pages is 8 lists of 512 for migrate_pages_batch(), and one TLBI for each list. A large folio
-# is mapped again without any.
+# Most that one unit of a work may cost on arm64 with 4 KiB pages, whatever stock needs: with range TLBI, or with a flush of
+# the ASID in its place. The floor of a split is one of each; a move of 4096 pages is 8 lists of 512 for
+# migrate_pages_batch(), and one TLBI for each list. A large folio is mapped again without any.
 MOVED = {"tlbi": 9, "dsb_ishst": 9, "dsb_ish": 16}
 LIMITS = {
     "split_anon": {"tlbi": 1.05, "dsb_ishst": 1.1, "dsb_ish": 1.5},
@@ -50,22 +50,6 @@ LIMITS = {
     "move_thp8": MOVED,
     "move_thp1": {"tlbi": 2, "dsb_ishst": 2, "dsb_ish": 4},
     "move_file": MOVED,
-}
-# The same on a CPU without range TLBI: a flush of the ASID for each list and process. Images with the workaround of erratum
-# 4118414 (checked) complete each flush with one more TLBI and DSB ISH.
-REPEATED = "neoverse-n1"
-REPEATED_MOVED = {"tlbi": 18, "dsb_ishst": 9, "dsb_ish": 18}
-REPEATED_LIMITS = {
-    "split_anon": {"tlbi": 2.1, "dsb_ishst": 1.1, "dsb_ish": 2.5},
-    "split_mixed": {"tlbi": 2.1},
-    "split_shared4": {"tlbi": 5.5},
-    "split_order4": {"tlbi": 2.1},
-    "move_ro": REPEATED_MOVED,
-    "move_rw": REPEATED_MOVED,
-    "move_mthp": REPEATED_MOVED,
-    "move_thp8": REPEATED_MOVED,
-    "move_thp1": {"tlbi": 3, "dsb_ishst": 2, "dsb_ish": 4},
-    "move_file": REPEATED_MOVED,
 }
 # The upper quartile of time over that of stock. Stock x86_64 waits once for a batch, too: there it is enough not to need
 # more flushes.
@@ -138,15 +122,10 @@ def kernel(arch, variant, kver):
     return guest.kernel_path(arch, variant, kver)
 
 
-def limits(cpu):
-    """{work: {count: the most that one unit may cost}} of an arm64 CPU."""
-    return REPEATED_LIMITS if cpu == REPEATED else LIMITS
-
-
-def limit(arch, work, key, stock, figure, cpu="max"):
+def limit(arch, work, key, stock, figure):
     """The most that counts as success in one cell of the table."""
     most = same(key, stock, figure.units)
-    return min(most, limits(cpu).get(work, {}).get(key, most)) if arch == "arm64" else most
+    return min(most, LIMITS.get(work, {}).get(key, most)) if arch == "arm64" else most
 
 
 def of_flushes(meter):
