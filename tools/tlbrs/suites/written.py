@@ -306,9 +306,9 @@ def chosen_file_systems(suite, arch, what, has=lambda fs: True):
 def by_fio(suite, arch, variant, start):
     """fio writes through mappings on each file system that the image has, and verifies what is on the disk."""
     fio = there(suite, arch, "fio", exercisers.fio)
-    config = options((guest.kernel_path(arch, variant, KVER).parent / ".config").read_text(encoding="utf-8"))
     if not fio:
         return
+    config = options((guest.kernel_path(arch, variant, KVER).parent / ".config").read_text(encoding="utf-8"))
     for fs in chosen_file_systems(suite, arch, "fio", lambda fs: config.get(f"CONFIG_{fs.upper()}_FS") == "y"):
         start(boot, suite, f"fio, {fs}", arch, variant, FIO, disk=f"{fs}:512M", files={"bin/fio": fio}, timeout=900)
 
