@@ -65,6 +65,20 @@ class Built(Case):
         self.sync()
         self.assertIn("newer", (self.tree / "mm/rmap.c").read_text())
 
+    def test_kdir_became_older(self):
+        """What was compiled from the newer file must be compiled again: make goes by the times."""
+        old = self.kdir / "mm/rmap.c"
+        write(self.kdir, {"mm/rmap.c": RMAP + "int newer;\n"})
+        self.sync()
+        compiled = (self.tree / "mm/rmap.c").stat().st_mtime_ns
+        write(self.kdir, {"mm/rmap.c": RMAP})
+        os.utime(old, (1, 1))
+        self.sync()
+        for copy in ("linux", "base"):
+            file = self.repo / "build/7.3-kdir" / copy / "mm/rmap.c"
+            self.assertNotIn("newer", file.read_text())
+            self.assertGreater(file.stat().st_mtime_ns, compiled)
+
     def test_nothing_to_do(self):
         self.assertEqual(set(), self.touched(lambda: None))
 

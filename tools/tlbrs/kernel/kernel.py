@@ -11,6 +11,7 @@ usage: tlb-rs kernel build --arch A --variant V [--kver K] [--kdir DIR]
 
 import argparse
 import functools
+import json
 import os
 import re
 import shlex
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from tlbrs.kernel import overlay, series, source, toolchain
 from tlbrs.kernel.common import (BUILD, ROOT, Fail, Progress, dotted, lock, logged, need_space,
-                                 one_of, say, sha256)
+                                 one_of, say, sha256, store)
 
 IMAGES = {"arm64": "arch/arm64/boot/Image", "x86_64": "arch/x86/boot/bzImage"}
 # Further fragments on top of the checked image; arm64 has pages of more than 4 KiB, x86_64 can do without SMP.
@@ -78,20 +79,24 @@ def copy_kdir(kdir, dest, change):
                        cwd=kdir, capture_output=True, check=True)
     names = set(os.fsdecode(p.stdout).split("\0")) - {""}
     bar, change = Progress(f"copying {kdir}"), functools.cache(change)
-    for n, f in enumerate(sorted(names)):
-        src, dst = kdir / f, dest / f
-        st = os.lstat(src)
-        try:
-            old = os.lstat(dst)
-            if (st.st_size, st.st_mtime_ns, st.st_mode) == (old.st_size, old.st_mtime_ns, old.st_mode):
-                continue
-            change()
-            dst.unlink()
-        except FileNotFoundError:
-            change()
-            dst.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(src, dst, follow_symlinks=False)
-        bar.update(f"{n} of {len(names)} files")
+    # A copy has the time at which it was made: a file that became another, older one must be compiled again.
+    table = dest.parent / "base.json"
+    copied = json.loads(table.read_text(encoding="utf-8")) if table.exists() else {}
+    done = {}
+    try:
+        for n, f in enumerate(sorted(names)):
+            src, dst = kdir / f, dest / f
+            st = os.lstat(src)
+            facts = [st.st_size, st.st_mtime_ns, st.st_mode]
+            if copied.get(f) != facts or not os.path.lexists(dst):
+                change()
+                dst.parent.mkdir(parents=True, exist_ok=True)
+                dst.unlink(missing_ok=True)
+                shutil.copy(src, dst, follow_symlinks=False)
+                bar.update(f"{n} of {len(names)} files")
+            done[f] = facts
+    finally:
+        store(table, done)
     for d, _, files in os.walk(dest):
         for f in files:
             if os.path.relpath(os.path.join(d, f), dest) not in names:
