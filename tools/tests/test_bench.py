@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """Tests of the arithmetic, of the targets and of the report, on made-up records."""
 
+import contextlib
 import html.parser
 import importlib.util
+import io
 import json
 import re
 import struct
@@ -14,6 +16,7 @@ from unittest import mock
 
 from tlbrs.bench import (bench, content, flushcode, machine, of_folio, of_hvo, of_migrc, of_tiers, of_tlb_batch,
                          outcome, output, page, plots, suites)
+from tlbrs.guest import guest
 
 
 def record(mode, tlbi, units=4, **more):
@@ -270,6 +273,31 @@ class Targets(unittest.TestCase):
         with mock.patch.object(bench, "OUT", tmp):
             self.assertEqual(["pageout"], [old["suite"] for old in bench.earlier(("counts", "pageout", "hvo"), "7.2")])
 
+    def test_earlier_figures_of_another_kernel(self):
+        tmp = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        image, program = tmp / "Image", tmp / "program.c"
+
+        def stale():
+            return [old["stale"] for old in bench.earlier(("counts",), "7.3")]
+
+        with mock.patch.multiple(bench, OUT=tmp, inputs=lambda *_: [program, image]), \
+                mock.patch.object(guest, "qemu_version", lambda name: "7.2"):
+            for file in (image, program):
+                file.write_text("one", encoding="ascii")
+            context = outcome.Context(["arm64"], "bench", "7.3", tmp)
+            with mock.patch.dict(suites.SUITES, counts=suites.Suite("about", lambda result: None)), \
+                    contextlib.redirect_stdout(io.StringIO()):
+                bench.measured("counts", context, False)
+            self.assertEqual(stale(), [False])
+            for file in (image, program):
+                file.write_text("two", encoding="ascii")
+                self.assertEqual(stale(), [True])
+                file.write_text("one", encoding="ascii")
+            with mock.patch.object(guest, "qemu_version", lambda name: "8.0"):
+                self.assertEqual(stale(), [True])
+            image.unlink()
+            self.assertEqual(stale(), [True])
+
 
 class Page(html.parser.HTMLParser):
     """What is in a page; it is an error if it is not well formed, or asks for anything that is elsewhere."""
@@ -435,6 +463,17 @@ class Report(unittest.TestCase):
         self.assertIn('<html lang="en">', text)
         self.assertTrue(found.text["title"] and found.text["h1"])
         self.assertIn("prefers-color-scheme: dark", text)
+
+    def test_old_figures_are_marked(self):
+        old, new = ({**simple(), "suite": name, "measured": "2026-01-02", "stale": name == "old"} for name in ("old", "new"))
+        for text, strong in ((page.html_page([old, new], {}), "<strong>Old figures</strong>"),
+                             (output.markdown([old, new], {}), "**Old figures**")):
+            self.assertEqual(text.count(strong), 2)
+            self.assertIn("another QEMU: old.", text)
+            self.assertIn("make bench SUITE=old", text)
+            self.assertEqual(text.count("1 s, 2026-01-02"), 2)
+        Page(page.html_page([old, new], {}))
+        self.assertNotIn("Old figures", page.html_page([new], {}) + output.markdown([new], {}))
 
     def test_figures_are_not_markup(self):
         evil = 'a<b> & "c" </td>'

@@ -5,7 +5,8 @@ usage: tlb-rs bench [SUITE...]     or the variable SUITE="pageout worst"; defaul
 
 Each suite leaves build/bench/SUITE.json, and is not run again as long as the kernels, the guest programs
 and the suite itself are the same (--again runs it); one that was interrupted goes on with the boots that are
-missing. From all of them come bench.json, bench.html (one file with everything in it) and bench.md with plots.
+missing. A suite that is not asked for keeps its figures; if they are of another kernel, the report says so. From
+all of them come bench.json, bench.html (one file with everything in it) and bench.md with plots.
 Exit status 0 only if every hard target, those on counts, is met.
 """
 
@@ -27,19 +28,22 @@ HERE = Path(__file__).resolve().parent
 OUT = ROOT / "build" / "bench"
 
 
+def inputs(suite, context):
+    """The files on which the figures of a suite depend."""
+    return [*(HERE / f"{name}.py" for name in ("suites", "outcome", "machine", "flushcode")), *sorted(HERE.glob("of_*.py")),
+            Path(measure.__file__), *sorted(Path(guest.__file__).parent.glob("*.py")), Path(guest.__file__).parent / "init",
+            *sorted((ROOT / "tools/meter").glob("*.[ch]")), *sorted((ROOT / "tools/testing/selftests/mm").glob("*.[ch]")),
+            *(guest.kernel_path(arch, variant, context.kver) for arch in context.arches
+              for variant in suites.SUITES[suite].variants(context))]
+
+
 def identity(suite, context):
-    """Changes with anything that the figures of a suite depend on."""
+    """Changes with anything that the figures of a suite depend on; None if a kernel is not there."""
     qemu = [guest.qemu_version(guest.QEMU[arch][0]) for arch in context.arches]
     digest = hashlib.sha256(repr((suite, context.arches, context.variant, qemu)).encode())
-    inputs = [*(HERE / f"{name}.py" for name in ("suites", "outcome", "machine", "flushcode")), *sorted(HERE.glob("of_*.py")),
-              Path(measure.__file__), *sorted(Path(guest.__file__).parent.glob("*.py")), Path(guest.__file__).parent / "init",
-              *sorted((ROOT / "tools/meter").glob("*.[ch]")),
-              *sorted((ROOT / "tools/testing/selftests/mm").glob("*.[ch]"))]
-    inputs += [guest.kernel_path(arch, variant, context.kver) for arch in context.arches
-               for variant in suites.SUITES[suite].variants(context)]
-    for path in inputs:
+    for path in inputs(suite, context):
         if not path.exists():
-            sys.exit(f"no {path.relative_to(ROOT)}: make kernel ARCH={path.parent.name.replace('-', ' VARIANT=')}")
+            return None
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -48,6 +52,9 @@ def measured(suite, context, again):
     """The result of a suite: an earlier one if nothing has changed since."""
     place = OUT / f"{suite}.json"
     key = identity(suite, context)
+    if key is None:
+        path = next(path for path in inputs(suite, context) if not path.exists())
+        sys.exit(f"no {path.relative_to(ROOT)}: make kernel ARCH={path.parent.name.replace('-', ' VARIANT=')}")
     if place.exists() and not again:
         old = json.loads(place.read_text())
         if old["key"] == key:
@@ -61,14 +68,21 @@ def measured(suite, context, again):
     result = outcome.Result(context)
     suites.SUITES[suite].run(result)
     new = {"suite": suite, "about": suites.SUITES[suite].about, "key": key, "kver": context.kver,
+           "arches": context.arches, "variant": context.variant, "measured": time.strftime("%Y-%m-%d"),
            "seconds": round(time.monotonic() - begin), **result.json()}
     common.store(place, new)
     return new
 
 
 def earlier(names, kver):
-    """Results of these suites, if they are of this version of Linux; those of an older tool have no rows."""
+    """Results of these suites, if they are of this version of Linux; those of an older tool have no rows.
+
+    "stale": something has changed since on which the figures depend.
+    """
     found = [json.loads(place.read_text()) for suite in names if (place := OUT / f"{suite}.json").exists()]
+    for old in found:
+        context = outcome.Context(old.get("arches"), old.get("variant"), kver, OUT)
+        old["stale"] = not context.arches or old["key"] != identity(old["suite"], context)
     return [old for old in found if "rows" in old and old.get("kver") == kver]
 
 

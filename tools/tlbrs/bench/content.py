@@ -74,6 +74,20 @@ def verdict(row):
     return "better" if high <= 1 else "worse" if low >= 1 else "unclear"
 
 
+def about(result):
+    """What a suite is, and when it was measured."""
+    when = f", {result['measured']}" if "measured" in result else ""
+    old = ("" if not result.get("stale") else " **Old figures**: the kernel, the programs or QEMU have changed since; "
+           f"`make bench SUITE={result['suite']}` measures again.")
+    return f"{result['about']}; {result['seconds']} s{when}.{old}"
+
+
+def stale(results):
+    """A sentence for the overview, or nothing."""
+    names = [result["suite"] for result in results if result.get("stale")]
+    return [f"**Old figures**, of another kernel, other programs or another QEMU: {', '.join(names)}."] if names else []
+
+
 def gate_word(gate):
     return "pass" if gate["ok"] else "FAIL" if gate["hard"] else "miss"
 

@@ -4,8 +4,8 @@
 import json
 
 from tlbrs.bench import page, plots
-from tlbrs.bench.content import (INTRO, MECHANISMS, OVERVIEW, VERDICTS, by_mechanism, cell,
-                                 gate_word, gates, met, overview, summary)
+from tlbrs.bench.content import (INTRO, MECHANISMS, OVERVIEW, VERDICTS, about, by_mechanism, cell,
+                                 gate_word, gates, met, overview, stale, summary)
 
 
 def gate_lines(results):
@@ -26,17 +26,17 @@ def markdown(results, pictures):
         return [f"![{name}]({name}.png)", ""] if name in pictures else []
 
     groups = by_mechanism(results)
-    lines = ["# tlb-rs: measurements", "", *INTRO, "", "## Overview", "", OVERVIEW, "", *picture("overview"),
+    lines = ["# tlb-rs: measurements", "", *INTRO, *stale(results), "", "## Overview", "", OVERVIEW, "", *picture("overview"),
              *table(*summary(groups))]
     for mechanism, rows in groups.items():
-        title, about = MECHANISMS[mechanism]
+        title, text = MECHANISMS[mechanism]
         head, cells, commands = overview(rows)
-        lines += [f"### {mechanism}: {title}", "", about, "", *picture(f"overview-{mechanism}"),
+        lines += [f"### {mechanism}: {title}", "", text, "", *picture(f"overview-{mechanism}"),
                   *table(head, [[", ".join(map(str, v)) if isinstance(v, list) else v for v in row] for row in cells]),
                   *(f"{i}. `{text}`" for i, text in enumerate(commands, 1)), ""]
     lines += ["## Targets", "", met(results), "", *table(*gates(results))]
     for result in results:
-        lines += [f"## {result['suite']}", "", f"{result['about']}; {result['seconds']} s.", ""]
+        lines += [f"## {result['suite']}", "", about(result), ""]
         for number, found in enumerate(result["tables"]):
             lines += [f"### {found['title']}", "", *table(found["head"], found["rows"]),
                       *(f"    {text}" for text in found["commands"]), ""]

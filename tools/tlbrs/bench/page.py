@@ -2,10 +2,11 @@
 """bench.html: everything in one file that asks for no other."""
 
 import html
+import re
 
 from tlbrs.bench import plots
-from tlbrs.bench.content import (INTRO, MECHANISMS, OVERVIEW, VERDICTS, by_mechanism, cell, gates,
-                                 met, overview, summary)
+from tlbrs.bench.content import (INTRO, MECHANISMS, OVERVIEW, VERDICTS, about, by_mechanism, cell, gates,
+                                 met, overview, stale, summary)
 
 # A browser that obeys the policy loads nothing, whatever is in the page.
 HEAD = """<!DOCTYPE html>
@@ -63,8 +64,10 @@ def tag(name, *content, **attributes):
 
 
 def prose(text):
-    """A paragraph; what is between backticks is code."""
-    return tag("p", *(tag("code", part) if i % 2 else part for i, part in enumerate(text.split("`"))))
+    """A paragraph; what is between backticks is code, between two asterisks strong."""
+    parts = re.split(r"`([^`]*)`|\*\*([^*]*)\*\*", text)
+    return tag("p", *(tag(("", "code", "strong")[i % 3], part) if i % 3 else part
+                      for i, part in enumerate(parts) if part is not None))
 
 
 def scroll(label, *content):
@@ -102,14 +105,14 @@ def figure(pictures, name, label):
 
 
 def mechanism_part(mechanism, rows, pictures):
-    title, about = MECHANISMS[mechanism]
+    title, text = MECHANISMS[mechanism]
     head, cells, commands = overview(rows)
 
     def links(numbers):
         return Html(" ".join(tag("a", f"[{n}]", href=f"#{mechanism}-{n}") for n in numbers))
 
     cells = [[links(value) if isinstance(value, list) else value for value in row] for row in cells]
-    return [tag("h3", f"{mechanism}: {title}", id=mechanism), prose(about),
+    return [tag("h3", f"{mechanism}: {title}", id=mechanism), prose(text),
             figure(pictures, f"overview-{mechanism}", f"{mechanism}, work by work: tlb-rs needs less left of 1"),
             table(f"{mechanism}, all works", head, cells),
             tag("ol", *(tag("li", tag("code", text), id=f"{mechanism}-{n}") for n, text in enumerate(commands, 1)))]
@@ -117,7 +120,7 @@ def mechanism_part(mechanism, rows, pictures):
 
 def suite_part(result, pictures):
     yield tag("h2", result["suite"], id=f"suite-{result['suite']}")
-    yield prose(f"{result['about']}; {result['seconds']} s.")
+    yield prose(about(result))
     for number, found in enumerate(result["tables"]):
         yield tag("h3", found["title"])
         yield table(found["title"], found["head"], found["rows"])
@@ -131,7 +134,7 @@ def html_page(results, pictures):
     groups = by_mechanism(results)
     links = {"overview": "overview", **{m: m for m in groups}, "targets": "targets",
              **{f"suite-{r['suite']}": f"suite {r['suite']}" for r in results}}
-    content = [tag("h1", "tlb-rs: measurements"), *map(prose, INTRO),
+    content = [tag("h1", "tlb-rs: measurements"), *map(prose, (*INTRO, *stale(results))),
                tag("nav", *(tag("a", text, href=f"#{name}") for name, text in links.items()), aria_label="Contents")]
     if not pictures:
         content.append(prose(f"Without plots, as matplotlib is not installed: `{plots.INSTALL}`"))
