@@ -46,6 +46,26 @@ ON_DEMAND = {f.__name__: f for f in (debug, pages, fs, fsx, hvo, abuse, stock, r
                                      sabotage_all)}
 
 
+def run(name, function):
+    """One suite, whatever happens in it; whether the next one may follow."""
+    suite = Suite(name)
+    DONE.append(suite)
+    try:
+        function(suite)
+    except KeyboardInterrupt:
+        suite.check(f"{name} ended early", False, "interrupted")
+        return False
+    except (subprocess.CalledProcessError, SystemExit, guest.GuestError, Fail) as error:
+        suite.check(f"{name} ended early", False, str(error))
+    except Exception as error:  # pylint: disable=broad-exception-caught
+        # The other suites still have something to say.
+        suite.say(traceback.format_exc())
+        suite.check(f"{name} ended early", False, repr(error))
+    finally:
+        suite.done()
+    return True
+
+
 def main():
     names = sys.argv[1:] or os.environ.get("SUITE", "").split() or list(SUITES)
     known = SUITES | ON_DEMAND
@@ -55,21 +75,10 @@ def main():
     subprocess.run(make("meter"), cwd=ROOT, check=True)
     LOGS.mkdir(parents=True, exist_ok=True)
     for name in names:
-        suite = Suite(name)
-        DONE.append(suite)
-        try:
-            known[name](suite)
-        except KeyboardInterrupt:
-            suite.check(f"{name} ended early", False, "interrupted")
-            suite.done()
-            break
-        except (subprocess.CalledProcessError, SystemExit, guest.GuestError, Fail) as error:
-            suite.check(f"{name} ended early", False, str(error))
-        except Exception as error:  # pylint: disable=broad-exception-caught
-            # The other suites still have something to say.
-            suite.say(traceback.format_exc())
-            suite.check(f"{name} ended early", False, repr(error))
-        suite.done()
+        # Two of one suite would write the same logs.
+        with common.lock(LOGS / f"{name}.lock", f"make test SUITE={name}"):
+            if not run(name, known[name]):
+                break
 
     print("\nsummary")
     for suite in DONE:
