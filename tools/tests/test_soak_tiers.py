@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 from tests.test_soak import BEGIN, END, result_of
+from tlbrs.guest import initramfs
 from tlbrs.soak import boots, soak, tiers
 
 GOOD = BEGIN + """\
@@ -105,13 +106,31 @@ class Reading(unittest.TestCase):
 class Running(unittest.TestCase):
     """run() with boots that have been."""
 
+    def setUp(self):
+        self.out = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (self.out / "Image").touch()
+        self.enterContext(mock.patch.object(initramfs, "build", lambda arch: self.out / "Image"))
+
     def run_with(self, *results, **more):
         options = argparse.Namespace(**{"arch": "arm64", "minutes": 2, "seed": 1, "without": None, **more})
-        with tempfile.TemporaryDirectory() as name, mock.patch.object(tiers, "boot", side_effect=results) as called, \
+        with mock.patch.object(tiers, "boot", side_effect=results) as called, \
                 contextlib.redirect_stdout(io.StringIO()) as said:
-            status = tiers.run(options, Path("Image"), Path(name))
-            place = Path(name) / "arm64-tiers.json"
+            status = tiers.run(options, self.out / "Image", self.out)
+            place = self.out / "arm64-tiers.json"
             return status, said.getvalue(), json.loads(place.read_text()) if place.exists() else None, called.call_args_list
+
+    def test_goes_on(self):
+        """After an interruption with the boots that are missing; anew with another kernel."""
+        good = result_of(ENOUGH + END % 0)
+        for another, left in ((False, 1), (True, 2)):
+            with self.assertRaises(KeyboardInterrupt):
+                self.run_with(good, KeyboardInterrupt, minutes=30)
+            if another:
+                (self.out / "Image").write_text("another", encoding="ascii")
+            _, _, record, calls = self.run_with(*[good] * left, minutes=30, seed=None)
+            self.assertEqual((len(calls), record["boots"]), (left, 2))
+            self.assertEqual(calls[-1].args[4], record["rounds"] // 2)
+        self.assertEqual([], list(self.out.glob("*state*")))
 
     def test_passed(self):
         status, text, record, calls = self.run_with(result_of(ENOUGH + END % 0))

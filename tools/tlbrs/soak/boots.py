@@ -6,6 +6,7 @@ import json
 import random
 import re
 import signal
+import time
 
 from tlbrs.guest import console, guest, initramfs
 from tlbrs.kernel import common
@@ -130,6 +131,32 @@ def lengths(minutes, most=BOOT_MINUTES):
     """Minutes of each boot: as few as possible, of the same length."""
     boots = -(-minutes // most)
     return [minutes // boots + (number < minutes % boots) for number in range(boots)]
+
+
+class Kept:
+    """What of a soak is done: the same soak goes on from there; another one, or another kernel, begins anew."""
+
+    def __init__(self, place, options, kernel):
+        stat = kernel.stat()
+        asked = {"minutes": options.minutes, "kernel": [str(kernel), stat.st_size, stat.st_mtime_ns],
+                 "programs": common.sha256(initramfs.build(options.arch))}
+        kept = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
+        if kept.get("asked") != asked or options.seed not in (None, kept["seed"]):
+            kept = {"asked": asked, "seed": int(time.time()) if options.seed is None else options.seed}
+        self.place, self.arch, self.kept, self.seed = place, options.arch, kept, kept["seed"]
+
+    def run(self, what, minutes, one):
+        """The records of all boots of this kind; one(number, seconds, records so far) makes one."""
+        done = self.kept.setdefault(what, [])
+        for number in range(len(done), len(minutes)):
+            print(f"{self.arch}: {what} {number + 1} of {len(minutes)}, {minutes[number]} minutes", flush=True)
+            common.store(self.place, self.kept)
+            done.append(one(number, minutes[number] * 60, done))
+            common.store(self.place, self.kept)
+        return done
+
+    def ended(self):
+        self.place.unlink(missing_ok=True)
 
 
 def rounds(seconds, length):

@@ -17,7 +17,6 @@ import collections
 import json
 import os
 import re
-import time
 from pathlib import Path
 
 from tlbrs.guest import guest, initramfs
@@ -263,36 +262,21 @@ def main():
     stress_ng(options.arch)
     if options.tiers:
         return tiers.run(options, kernel, OUT)
-    stat = kernel.stat()
-    asked = {"minutes": options.minutes, "kernel": [str(kernel), stat.st_size, stat.st_mtime_ns],
-             "programs": common.sha256(initramfs.build(options.arch))}
-    place = OUT / f"{options.arch}-state.json"
-    state = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
-    if state.get("asked") != asked or options.seed not in (None, state["seed"]):
-        state = {"asked": asked, "seed": int(time.time()) if options.seed is None else options.seed, "done": []}
-    state.setdefault("storms", [])
-    plan = lengths(options.minutes)
-    for number in range(len(state["done"]), len(plan)):
-        print(f"{options.arch}: boot {number + 1} of {len(plan)}, {plan[number]} minutes", flush=True)
-        common.store(place, state)
-        begin = sum(done["rounds"] for done in state["done"])
-        state["done"].append(boot(options.arch, kernel, plan[number] * 60, state["seed"], begin,
-                                  OUT / f"{options.arch}-{number}.log"))
-        common.store(place, state)
-    storms = lengths(options.minutes, STORM_MINUTES) if options.arch in STORM_ARCHES else []
-    for number in range(len(state["storms"]), len(storms)):
-        print(f"{options.arch}: storm {number + 1} of {len(storms)}, {storms[number]} minutes", flush=True)
-        # The program takes 31 bits of it, and not 0.
-        state["storms"].append(storm(options.arch, kernel, storms[number] * 60, (state["seed"] + number) % (2**31 - 1) or 1,
-                                     OUT / f"{options.arch}-storm-{number}.log"))
-        common.store(place, state)
-    total = {"arch": options.arch, "minutes": options.minutes, "seed": state["seed"], "boots": len(plan),
-             **merge(state["done"])}
+    kept = boots.Kept(OUT / f"{options.arch}-state.json", options, kernel)
+    done = kept.run("boot", lengths(options.minutes), lambda number, seconds, records: boot(
+        options.arch, kernel, seconds, kept.seed, sum(record["rounds"] for record in records),
+        OUT / f"{options.arch}-{number}.log"))
+    # The program takes 31 bits of the seed, and not 0.
+    storms = kept.run("storm", lengths(options.minutes, STORM_MINUTES) if options.arch in STORM_ARCHES else [],
+                      lambda number, seconds, _: storm(options.arch, kernel, seconds, (kept.seed + number) % (2**31 - 1) or 1,
+                                                       OUT / f"{options.arch}-storm-{number}.log"))
+    total = {"arch": options.arch, "minutes": options.minutes, "seed": kept.seed, "boots": len(done),
+             **merge(done)}
     if storms:
-        total["storm"] = merge(state["storms"])
+        total["storm"] = merge(storms)
         total["failures"] += [f"storm: {failure}" for failure in total["storm"]["failures"]]
     common.store(OUT / f"{options.arch}.json", total)
-    place.unlink(missing_ok=True)
+    kept.ended()
     print(json.dumps(total))
     print("\n".join(explain(options.arch, total)))
     print(f"soak {'FAILED' if total['failures'] else 'passed'}; "

@@ -16,7 +16,6 @@ migrc_stale shows the others, each in a case of its own.
 import collections
 import json
 import os
-import time
 
 from tlbrs.guest import initramfs
 from tlbrs.kernel import common
@@ -170,17 +169,15 @@ def run_without(options, kernel, out):
 def run(options, kernel, out):
     if options.without:
         return run_without(options, kernel, out)
-    seed = int(time.time()) if options.seed is None else options.seed
-    done = []
-    plan = boots.lengths(options.minutes)
-    for number, minutes in enumerate(plan):
-        print(f"{options.arch}: boot {number + 1} of {len(plan)}, {minutes} minutes", flush=True)
-        done.append(summary(boot(options.arch, kernel, minutes * 60, seed, sum(record["rounds"] for record in done),
-                                 out / f"{options.arch}-tiers-{number}.log")))
-    total = {"arch": options.arch, "minutes": options.minutes, "seed": seed, "boots": len(plan), **boots.merge(done)}
+    kept = boots.Kept(out / f"{options.arch}-tiers-state.json", options, kernel)
+    done = kept.run("boot", boots.lengths(options.minutes), lambda number, seconds, records: summary(
+        boot(options.arch, kernel, seconds, kept.seed, sum(record["rounds"] for record in records),
+             out / f"{options.arch}-tiers-{number}.log")))
+    total = {"arch": options.arch, "minutes": options.minutes, "seed": kept.seed, "boots": len(done), **boots.merge(done)}
     total["failures"] += too_little(options.arch, total)
     place = out / f"{options.arch}-tiers.json"
     common.store(place, total)
+    kept.ended()
     print(json.dumps(total))
     print("\n".join(explain(options.arch, total)))
     print(f"soak {'FAILED' if total['failures'] else 'passed'}; {os.path.relpath(place)}, consoles beside it")
