@@ -16,6 +16,8 @@
  * holes      some pages are not mapped: they stay so
  * tracked    some pages have uffd-wp: who copies the pages without it has copied all stores
  * softdirty  the same with soft-dirty bits
+ * lazy       x86_64: no CPU is interrupted that is idle in the address space of a writer, and no
+ *            store is lost when it wakes up
  * punch      some pages are punched out of the file
  * truncate   the file ends within a folio, and grows again
  * reflink    another file shares the blocks: it keeps what it had
@@ -217,6 +219,11 @@ TEST_F_TIMEOUT(tlb_batch_mkclean, tracked, TLB_RS_TIMEOUT_S)
 TEST_F_TIMEOUT(tlb_batch_mkclean, softdirty, TLB_RS_TIMEOUT_S)
 {
 	judge(_metadata, self->works, test_softdirty());
+}
+
+TEST_F_TIMEOUT(tlb_batch_mkclean, lazy, TLB_RS_TIMEOUT_S)
+{
+	judge(_metadata, self->works, test_lazy());
 }
 
 TEST_F_TIMEOUT(tlb_batch_mkclean, punch, TLB_RS_TIMEOUT_S)

@@ -51,6 +51,7 @@ int test_prot_none(void);
 int test_holes(void);
 int test_tracked(void);
 int test_softdirty(void);
+int test_lazy(void);
 
 /* tlb_batch_mkclean_blocks.c */
 int test_punch(void);

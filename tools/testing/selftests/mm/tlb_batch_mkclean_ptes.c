@@ -2,6 +2,7 @@
 /* Folios whose PTEs differ, or do not follow each other. */
 #include "tlb_batch_mkclean.h"
 
+#include <semaphore.h>
 #include <sys/resource.h>
 #include <linux/userfaultfd.h>
 
@@ -11,6 +12,9 @@
 #ifndef UFFD_FEATURE_WP_ASYNC
 #define UFFD_FEATURE_WP_ASYNC		0x8000ULL
 #endif
+
+#define LAZY_ROUNDS	8
+#define RECEIVED	"nr_tlb_remote_flush_received"
 
 static long minor_faults(void)
 {
@@ -279,5 +283,87 @@ int test_softdirty(void)
 	tlb_rs_fill(f.base, f.len, SEED + 1);
 	ok = writes_are_tracked(&f, PM_SOFT_DIRTY, true, track_by_soft_dirty);
 	unmap(&f);
+	return ok ? KSFT_PASS : KSFT_FAIL;
+}
+
+/* A thread that stores to some pages of each folio, and sleeps: its CPU has nothing else to do. */
+static struct sleeper {
+	const struct file *file;
+	sem_t go, stored;
+	bool stop;
+} sleeper;
+
+static void *sleeper_thread(void *arg)
+{
+	struct sleeper *s = arg;
+	size_t i;
+
+	tlb_rs_pin_cpu(1);
+	while (!sem_wait(&s->go) && !s->stop) {
+		for (i = 0; i < s->file->len / psize; i++) {
+			if (i % folio_pages < WRITTEN)
+				s->file->base[i * psize]++;
+		}
+		sem_post(&s->stored);
+	}
+	return NULL;
+}
+
+static void sleeper_stores(void)
+{
+	sem_post(&sleeper.go);
+	sem_wait(&sleeper.stored);
+	/* Until it sleeps, and its CPU is idle. */
+	usleep(20000);
+}
+
+/* Whether all its stores are on the disk; adds the interrupts of msync(). */
+static bool sleeper_loses_none(const struct file *f, long long *interrupts)
+{
+	pthread_t thread;
+	bool ok = true;
+	int i;
+
+	sleeper = (struct sleeper){ .file = f };
+	sem_init(&sleeper.go, 0, 0);
+	sem_init(&sleeper.stored, 0, 0);
+	if (pthread_create(&thread, NULL, sleeper_thread, &sleeper))
+		ksft_exit_fail_msg("cannot start a thread\n");
+	for (i = 0; ok && i < LAZY_ROUNDS; i++) {
+		sleeper_stores();
+		*interrupts -= tlb_rs_vmstat_read(RECEIVED);
+		ok = sync_all(f);
+		*interrupts += tlb_rs_vmstat_read(RECEIVED);
+		sleeper_stores();
+		ok = ok && is_on_disk("stores of a CPU that was idle", f);
+	}
+	sleeper.stop = true;
+	sem_post(&sleeper.go);
+	pthread_join(thread, NULL);
+	return ok;
+}
+
+int test_lazy(void)
+{
+	long long interrupts = 0;
+	struct file f;
+	bool ok;
+
+#ifndef __x86_64__
+	return skipped("no lazy mode of TLBs");
+#endif
+	if (tlb_rs_vmstat_read(RECEIVED) < 0)
+		return skipped("interrupts of TLBs are not counted");
+	if (!map_dirty(&f, FOLIO_SIZE, 4))
+		return skipped("no folios of 64 KiB");
+	ok = sleeper_loses_none(&f, &interrupts);
+	if (ok && batch_folios(true))
+		ok = sleeper_loses_none(&f, &interrupts);
+	unmap(&f);
+	/* A few are of others. */
+	if (interrupts >= LAZY_ROUNDS) {
+		ksft_print_msg("%lld interrupts by msync() while no other CPU runs\n", interrupts);
+		ok = false;
+	}
 	return ok ? KSFT_PASS : KSFT_FAIL;
 }
