@@ -171,6 +171,7 @@ WAYS = {
     "hvo_pool: switch": [hvo("write to read-only memory")],
     "hvo_pool: hotplug": [hvo("changes of entries that other CPUs may use")],
     "hvo_retry: needed": [way("env TLB_SKIP=SKIP hvo_retry -t CASE", boot=LARGE_BOOT)],
+    "hvo_retry: surplus": [way("env TLB_SKIP=SKIP hvo_retry -t CASE", boot=LARGE_BOOT)],
     "hvo_pool: duty": [way("env TLB_SKIP=SKIP hvo_pool -t CASE", boot=LARGE_BOOT)],
     # stop_machine() has interrupts disabled, so that only pseudo-NMIs stop a CPU.
     "hvo_pool: panic": [hvo("failed to stop secondary CPUs"),

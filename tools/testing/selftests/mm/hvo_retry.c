@@ -9,10 +9,14 @@
  * needed  processes need the pages while the worker has taken them out of the pool: each
  *         waits for it, and gets what it has reserved.
  *
+ * surplus surplus pages are given back while the worker has all free pages, and another process
+ *         reserves some meanwhile: no surplus page stays, and the other gets what it reserved.
+ *
  * The pool grows while vm.hugetlb_optimize_vmemmap is off, as where pages could not be
  * optimised for want of memory. TLB_SKIP=HOOK removes a rule, and then each case has to fail.
  */
 #define _GNU_SOURCE
+#include <signal.h>
 #include <sys/wait.h>
 
 #include "hvo.h"
@@ -210,6 +214,121 @@ static bool test_needed(void)
 	return !resize(kb, 0) && memmap() == before && ok;
 }
 
+/* Pages in use, of a task that is about to give back a reservation, and of another task. */
+#define USED		32L
+#define OTHERS		48L
+/* As many are free then as the worker may take. */
+#define RESERVED	PAGES
+#define SURPLUS		(USED + RESERVED - PAGES)
+
+struct turns {
+	__u64 gives_back;	/* which time */
+	__u64 waited;		/* ns */
+};
+
+/* Reserves pages while the other task gives its own back, and uses them after that. */
+static void reserve_meanwhile(struct turns *t, __u64 turn)
+{
+	char *p;
+
+	tlb_rs_reaches(&t->gives_back, turn, "who gives back");
+	usleep(20000);
+	p = map(OTHERS);
+	if (!p)
+		_exit(KSFT_FAIL);
+	while (!__atomic_load_n(&t->waited, __ATOMIC_ACQUIRE))
+		usleep(1000);
+	/* Not before the rest has been given back. */
+	for (long i = 0; i < OTHERS; i++)
+		p[i * kb * 1024] = 1;
+	_exit(count("surplus_hugepages") == USED + OTHERS - PAGES ? KSFT_PASS : KSFT_SKIP);
+}
+
+/* Returns for how long munmap() has waited, or 0 if something was wrong. */
+static __u64 give_back(struct turns *t, __u64 turn)
+{
+	size_t len = RESERVED * kb * 1024;
+	long surplus;
+	int status;
+	void *p;
+	pid_t pid;
+
+	__atomic_store_n(&t->waited, 0, __ATOMIC_RELEASE);
+	pid = fork();
+	if (!pid)
+		reserve_meanwhile(t, turn);
+	p = map(RESERVED);
+	surplus = count("surplus_hugepages");
+	/* The worker comes. */
+	usleep(100000);
+	if (p) {
+		__u64 ns = tlb_rs_now_ns();
+
+		__atomic_store_n(&t->gives_back, turn, __ATOMIC_RELEASE);
+		munmap(p, len);
+		__atomic_store_n(&t->waited, tlb_rs_now_ns() - ns, __ATOMIC_RELEASE);
+	} else {
+		kill(pid, SIGKILL);
+	}
+	if (waitpid(pid, &status, 0) != pid)
+		return 0;
+	if (p && surplus == SURPLUS && WIFEXITED(status) && !WEXITSTATUS(status))
+		return t->waited;
+	if (!p || surplus != SURPLUS)
+		ksft_print_msg("%ld surplus pages, not %ld\n", surplus, SURPLUS);
+	else if (WIFSIGNALED(status))
+		ksft_print_msg("signal %d where a page was reserved\n", WTERMSIG(status));
+	else
+		ksft_print_msg("%s\n", WEXITSTATUS(status) == KSFT_SKIP ?
+			       "not as many surplus pages are left as are needed" :
+			       "pages cannot be reserved");
+	return 0;
+}
+
+static bool test_surplus(void)
+{
+	struct turns *t = mmap(NULL, psize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+			       -1, 0);
+	__u64 longest = 0, turn = 0;
+	bool ok = true;
+	char path[128];
+
+	snprintf(path, sizeof(path), HUGEPAGES, kb, "nr_overcommit_hugepages");
+	tlb_rs_keep(path);
+	set_num(path, PAGES);
+	/* The worker waits for this CPU, for a second, with all free pages in its hands. */
+	set(HVO_PARAM "strategy", "pause");
+	set_num(HVO_DEBUG "deaf_cpu", 1);
+	set_num(HVO_PARAM "ack_timeout_us", 1000000);
+	for (int r = 0; ok && r < ROUNDS && longest < WAITED_NS; r++) {
+		__u64 begin = tlb_rs_now_ns();
+		char *used;
+
+		ok = !resize(kb, 0) && plain_pool(PAGES);
+		used = ok ? map(USED) : NULL;
+		for (long i = 0; used && i < USED; i++)
+			used[i * kb * 1024] = 1;
+		set(HVO_SWITCH, "1");
+		while (ok && longest < WAITED_NS && count("optimized_hugepages") < PAGES - USED &&
+		       tlb_rs_now_ns() - begin < SOON_NS) {
+			__u64 ns = give_back(t, ++turn);
+
+			ok = ns;
+			if (ns > longest)
+				longest = ns;
+		}
+		if (used)
+			munmap(used, USED * kb * 1024);
+	}
+	set_num(HVO_DEBUG "deaf_cpu", 0xffffffff);
+	ksft_print_msg("giving back took up to %llu ms\n", longest / 1000000);
+	if (ok && longest < WAITED_NS)
+		ksft_exit_fail_msg("nobody had to wait\n");
+	ok = ok && !count("surplus_hugepages");
+	munmap(t, psize);
+	return !resize(kb, 0) && ok;
+}
+
 FIXTURE(hvo_retry) {
 	bool works;	/* with its rule */
 };
@@ -254,6 +373,13 @@ TEST_F_TIMEOUT(hvo_retry, needed, TLB_RS_TIMEOUT_S)
 	if (nr_cpus < 2 || access(HVO_DEBUG "deaf_cpu", W_OK))
 		SKIP(return, "needs 2 CPUs and CONFIG_TLB_RS_FAULT_INJECTION");
 	EXPECT_EQ(self->works, test_needed());
+}
+
+TEST_F_TIMEOUT(hvo_retry, surplus, TLB_RS_TIMEOUT_S)
+{
+	if (nr_cpus < 2 || access(HVO_DEBUG "deaf_cpu", W_OK))
+		SKIP(return, "needs 2 CPUs and CONFIG_TLB_RS_FAULT_INJECTION");
+	EXPECT_EQ(self->works, test_surplus());
 }
 
 static const char *missing(void)
