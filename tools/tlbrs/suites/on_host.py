@@ -32,6 +32,8 @@ OBJECTS = {
 }
 # Of a kernel for 32 bits: mm, and what else of the series tinyconfig has.
 OBJECTS_32 = ("mm/", "kernel/fork.o", "kernel/exit.o", "fs/open.o", "fs/namei.o", "arch/x86/mm/fault.o", "arch/x86/mm/tlb.o")
+# Of one without an MMU.
+OBJECTS_NOMMU = ("mm/", "kernel/fork.o", "kernel/exit.o", "fs/open.o", "fs/namei.o")
 # Of files that the series changes, but not compared.
 NOT_AS_STOCK = {
     **{f"fs/{name}.o": "FS_FROZEN_PAGES is set whether somebody looks or not"
@@ -222,17 +224,18 @@ def off(suite):
             suite.check(f"{arch} {obj} as stock", what == DIFFERENT.get(obj), what or "no difference")
     if not chosen(suite, "x86_64"):
         return
-    # A kernel for 32 bits, where nothing of ours can be chosen: what the series does to headers must not stop a build.
-    out = ROOT / "build" / KVER / "i386-objects"
-    make, env = kernel_tool.maker(tree(), out, "i386")
-    try:
-        common.logged([*make, "tinyconfig"], out / "config.log", f"configuring {out.name}", env=env)
-        common.logged([*make, kernel_tool.JOBS, *OBJECTS_32], out / "build.log", f"building {KVER}/{out.name}",
-                      kernel_tool.OBJECT, env=env)
-        what = ""
-    except Fail as e:
-        what = str(e)
-    suite.check("i386 builds mm and what else the series changes", not what, what)
+    # Kernels in which nothing of ours can be chosen: what the series does to headers must not stop a build.
+    for arch, config, objects in (("i386", "tinyconfig", OBJECTS_32), ("riscv", "nommu_virt_defconfig", OBJECTS_NOMMU)):
+        out = ROOT / "build" / KVER / f"{arch}-objects"
+        make, env = kernel_tool.maker(tree(), out, arch)
+        try:
+            common.logged([*make, config], out / "config.log", f"configuring {out.name}", env=env)
+            common.logged([*make, kernel_tool.JOBS, *objects], out / "build.log", f"building {KVER}/{out.name}",
+                          kernel_tool.OBJECT, env=env)
+            what = ""
+        except Fail as e:
+            what = str(e)
+        suite.check(f"{arch}, {config}: builds mm and what else the series changes", not what, what)
 
 
 def docs(suite):
