@@ -46,10 +46,10 @@ static struct migrc_node_facts node_facts(pg_data_t *node, const struct migrc_ca
 		.step = migrc_skip(MIGRC_HOOK_STEP) ? ULONG_MAX : 0,
 	};
 
-	/* A step bounds nothing else. */
+	/* A step bounds nothing else. Without the boost, which may change between two reads. */
 	if (caller->reason == MR_DEMOTION && !facts.step) {
 		for (int i = 0; i < MAX_NR_ZONES; i++)
-			facts.step += high_wmark_pages(&zones[i]) - low_wmark_pages(&zones[i]);
+			facts.step += zones[i]._watermark[WMARK_HIGH] - zones[i]._watermark[WMARK_LOW];
 	}
 	return facts;
 }
