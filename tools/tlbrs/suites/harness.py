@@ -27,6 +27,8 @@ TIERS = {"mem": "1G", "nodes": 1, "cpuless": 1, "append": "kunit.enable=0 tlb_sl
 HMAT = {"mem": "1G", "nodes": 1, "cpuless": 1, "tiers": True}
 # x86_64: node 0 has a zone below 4 GiB, most of which is left out, and one of 160 MiB above.
 ZONES = {"mem": "4608M", "nodes": 1, "cpuless": 1, "append": "kunit.enable=0 tlb_slow_nodes=1 memmap=1792M$192M memmap=96M$4G"}
+# arm64 with erratum 2645198, of which the emulator knows no more than the name of this CPU.
+CORTEX_A715 = "max,midr=0x410fd4d0,pauth-impdef=on"
 LOGS = ROOT / "build" / "test"
 VERBOSE = os.environ.get("V", "0") != "0"
 # Suites of this run, the last of which is not done yet.

@@ -9,7 +9,7 @@ from tlbrs.guest import guest
 from tlbrs.kernel import toolchain
 from tlbrs.report import measure
 from tlbrs.suites import compiled_out, harness, written
-from tlbrs.suites.harness import HMAT, KVER, TIERS, ZONES, asked, boot, chosen, kernel, side_by_side, tree
+from tlbrs.suites.harness import CORTEX_A715, HMAT, KVER, TIERS, ZONES, asked, boot, chosen, kernel, side_by_side, tree
 
 
 def runner(suite):
@@ -274,6 +274,7 @@ def programs(suite):
                 # With a plugin QEMU 10.0 does not return allocation tags.
                 run("memory tags", f"TLB_ROUNDS={MIGRC_ROUNDS} migrc_stale -v tags -t type",
                     "tlb_batch_zeropage", "tlb_batch_huge -t type", how=asked, mte=True)
+                run("erratum 2645198", f"TLB_ROUNDS={MIGRC_ROUNDS} migrc_stale -t exec", how=asked, cpu=CORTEX_A715)
                 # For how long who waits: without the oracle, which is slow.
                 run("tlb_batch, waits", "TLB_ROUNDS=3 tlb_batch_wait", how=asked, swap="256M")
             # arm64 has no soft-dirty bits.

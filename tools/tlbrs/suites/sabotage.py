@@ -11,7 +11,7 @@ import re
 
 from tlbrs.check import rules as tables
 from tlbrs.guest import console
-from tlbrs.suites.harness import TIERS, ZONES
+from tlbrs.suites.harness import CORTEX_A715, TIERS, ZONES
 
 ARCHES = ("arm64", "x86_64")
 
@@ -128,6 +128,7 @@ WAYS = {
        for case in ("reuse", "common")},
     # No emulated CPU minds two memory types.
     "migrc_stale: type": [reported(4, "-t", boot=options(mte=True))],
+    "migrc_stale: exec": [reported(4, "-t", boot=options(cpu=CORTEX_A715))],
     "migrc_stale: writable": [reported(8)],
     "migrc_stale: pending": [reported(24)],
     "migrc_stale: fork": [reported(12)],

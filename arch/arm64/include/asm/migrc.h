@@ -4,6 +4,7 @@
 
 #include <linux/pgtable.h>
 #include <linux/smp.h>
+#include <asm/alternative.h>
 #include <asm/pgtable-hwdef.h>
 #include <asm/sysreg.h>
 #include <asm/tlbbatch.h>
@@ -26,12 +27,14 @@ static __always_inline void arch_migrc_order(void)
 }
 
 /*
- * Whether mprotect() may have changed the memory type of what @pte maps: memory only
- * ever becomes tagged.
+ * Whether mprotect() may have changed the memory type of what @pte maps, which only ever
+ * becomes tagged; or whether user space may execute it, which must not end while a TLB has
+ * the entry (erratum 2645198).
  */
 static inline bool arch_migrc_may_retype(pte_t pte)
 {
-	return system_supports_mte() && pte_tagged(pte);
+	return (system_supports_mte() && pte_tagged(pte)) ||
+	       (alternative_has_cap_unlikely(ARM64_WORKAROUND_2645198) && !pte_user_exec(pte));
 }
 
 /* Whether one operation, or a few, invalidate a range of any length. */

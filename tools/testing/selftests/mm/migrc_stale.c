@@ -14,31 +14,30 @@
  * R must read the new value, so a flush must complete before the store is possible.
  * Without the hook of the case (TLB_SKIP) R reads the old page.
  *
- * A round counts as armed if P has another frame, its flush was deferred, no hook
- * or drain flushed before the store, and R took no page fault: it went on with the
- * stale entry. No store goes through the TLB of a CPU that has touched P before,
- * which might agree with R on the wrong page: main stores through the kernel, W
- * (CPU 3) has not touched P since the last flush. Whatever else is moved is
- * read-only, too: a flush of a neighbour's would hide that of P.
+ * A round counts as armed if P has another frame, its flush was deferred, no hook or drain
+ * flushed before the store, and R took no page fault: it went on with the stale entry. No store
+ * goes through the TLB of a CPU that has touched P before, which might agree with R on the wrong
+ * page: main stores through the kernel, W (CPU 3) has not touched P since the last flush.
+ * Whatever else is moved is read-only, too: a flush of a neighbour's would hide that of P.
  *
- * reuse      P is shared with a child, which is gone before the store: the write
- *            fault makes the page writable as it is.
+ * reuse      P is shared with a child, which is gone before the store: the write fault makes the
+ *            page writable as it is.
  * reuse_exclusive  the same for a page that is exclusive, but mapped read-only.
  * mprotect   main makes P and 65536 zero pages after it writable, W stores to P in
  *            the meantime: the entry is writable long before mprotect() flushes.
  * uffd_wp    the same by UFFDIO_WRITEPROTECT.
- * uffd_move  main moves P and 511 pages after it elsewhere by UFFDIO_MOVE. In the meantime
- *            R stores to P there, through an entry of the new address, and reads where P
- *            was: it is writable long before UFFDIO_MOVE flushes. Unless its entry is stale
- *            R waits there in a fault until P has come back.
- * uffd_rwp   P is as in "reuse_exclusive", and its entry marked for userfaultfd by
- *            registrations that are gone: UFFDIO_MOVE leaves the mark of write protection
- *            on an entry of swap. In a mapping for RWP the move then makes it
- *            inaccessible, and the fault of the store writable: without hook "protnone"
- *            of the one and "reuse" of the other none of them would flush.
- * uffd_undo  the same, but a pipe has P, so the move is undone. The next one, after the
- *            pipe has gone, finds an inaccessible entry, for which it does not flush, and
- *            frees the old page. main writes to new pages.
+ * uffd_move  main moves P and 511 pages after it elsewhere by UFFDIO_MOVE. In the meantime R
+ *            stores to P there, through an entry of the new address, and reads where P was: it
+ *            is writable long before UFFDIO_MOVE flushes. Unless its entry is stale R waits
+ *            there in a fault until P has come back.
+ * uffd_rwp   P is as in "reuse_exclusive", and its entry marked for userfaultfd by registrations
+ *            that are gone: UFFDIO_MOVE leaves the mark of write protection on an entry of swap.
+ *            In a mapping for RWP the move then makes it inaccessible, and the fault of the
+ *            store writable: without hook "protnone" of the one and "reuse" of the other none of
+ *            them would flush.
+ * uffd_undo  the same, but a pipe has P, so the move is undone. The next one, after the pipe has
+ *            gone, finds an inaccessible entry, for which it does not flush, and frees the old
+ *            page. main writes to new pages.
  * uffd_swapin  P is marked as in "uffd_rwp" and moved, which is not flushed as long as the
  *            mapping is not for RWP. Then it is, and P is swapped out and read back for the
  *            store as in "swapin": it is inaccessible then, and writable by the next fault.
@@ -48,17 +47,16 @@
  * force      a write to /proc/self/mem in spite of PROT_READ.
  * poke       the same by PTRACE_POKEDATA.
  * tags       PTRACE_POKEMTETAGS; R reads the tag.
- * swapin     P is reclaimed to swap and read back for the store, before reclaim has
- *            flushed. Its entry is clean, so reclaim writes it out and unlocks it
- *            first: nothing stops the fault. It finds the same page again, since
- *            swap is on a disk: only the migration can make R's entry wrong. On
- *            x86_64 nobody is told before the flush. On arm64 the TLBI is issued
- *            before the unlock, but who faults does not wait for it. QEMU has it done
- *            at once, so there hook "flush" of the TLB batch is removed, which stands
- *            for a TLBI that takes its time. MADV_PAGEOUT calls hook "range", but
- *            reclaim of a cgroup does not.
- * common     a child that shares P unmaps it and must not read it any more, then P
- *            is reused by the parent.
+ * swapin     P is reclaimed to swap and read back for the store, before reclaim has flushed. Its
+ *            entry is clean, so reclaim writes it out and unlocks it first: nothing stops the
+ *            fault. It finds the same page again, since swap is on a disk: only the migration
+ *            can make R's entry wrong. On x86_64 nobody is told before the flush. On arm64 the
+ *            TLBI is issued before the unlock, but who faults does not wait for it. QEMU has it
+ *            done at once, so there hook "flush" of the TLB batch is removed, which stands for a
+ *            TLBI that takes its time. MADV_PAGEOUT calls hook "range", but reclaim of a cgroup
+ *            does not.
+ * common     a child that shares P unmaps it and must not read it any more, then P is reused by
+ *            the parent.
  * file, shared  a page of a private and of a shared file mapping, which must not be
  *            deferred: the store is a pwrite() to the file.
  * twice      P is moved to and fro, and keeps its value.
@@ -70,17 +68,18 @@
  * increment; the page must be denied:
  *
  * writable   P is writable all the time.
- * pending    mprotect(PROT_READ) of P and 65536 zero pages is under way. (It calls
- *            hook "range" for each page table, so that has to be removed, too.)
- * fork       fork() of P and 8192 mappings after it is under way. (x86_64: no CPU
- *            uses the child's mm, its part of the folio is never deferred. So the
- *            parent's is only if hook "mixed" is removed, too.)
+ * pending    mprotect(PROT_READ) of P and 65536 zero pages is under way. (It calls hook "range"
+ *            for each page table, so that has to be removed, too.)
+ * fork       fork() of P and 8192 mappings after it is under way. (x86_64: no CPU uses the
+ *            child's mm, its part of the folio is never deferred. So the parent's is only if
+ *            hook "mixed" is removed, too.)
  *
  * Others compare counters: mixed (half of a folio is read-only), halves (the same of many
- * folios, which must not be flushed one by one), block (arm64: part of
- * a folio is mapped by a contiguous block), undo (the move fails since vmsplice() has the
- * page), split (a THP is split), notifier (a device uses the page table), type (arm64: a
- * page moves while mprotect() makes it tagged memory, but has not come to it yet).
+ * folios, which must not be flushed one by one), block (arm64: part of a folio is mapped by a
+ * contiguous block), undo (the move fails since vmsplice() has the page), split (a THP is
+ * split), notifier (a device uses the page table), type (arm64: a page moves while mprotect()
+ * makes it tagged memory, but has not come to it yet), exec (Cortex-A715: the same while
+ * mprotect() ends that it may be executed).
  */
 #include "migrc_harness.h"
 #include "migrc_stale.h"
@@ -632,7 +631,6 @@ TEST_F_TIMEOUT(migrc_stale_writer, lost, TLB_RS_TIMEOUT_S)
 	migrc_end(_metadata, run_lost(&variant->test, &asked));
 }
 
-/* They compare counters. */
 FIXTURE(migrc_stale_counts) {
 };
 
@@ -661,19 +659,22 @@ TEST_F_TIMEOUT(migrc_stale_counts, type, TLB_RS_TIMEOUT_S)
 {
 	migrc_end(_metadata, run_type(&asked));
 }
+
+TEST_F_TIMEOUT(migrc_stale_counts, exec, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run_exec(&asked));
+}
+
+TEST_F_TIMEOUT(migrc_stale_counts, block, TLB_RS_TIMEOUT_S)
+{
+	migrc_end(_metadata, run_block(&asked));
+}
 #endif
 
 TEST_F_TIMEOUT(migrc_stale_counts, halves, TLB_RS_TIMEOUT_S)
 {
 	migrc_end(_metadata, run_halves(&asked));
 }
-
-#ifdef __aarch64__
-TEST_F_TIMEOUT(migrc_stale_counts, block, TLB_RS_TIMEOUT_S)
-{
-	migrc_end(_metadata, run_block(&asked));
-}
-#endif
 
 TEST_F_TIMEOUT(migrc_stale_counts, mixed, TLB_RS_TIMEOUT_S)
 {

@@ -224,6 +224,7 @@ int run_mixed(const struct migrc_options *o);
 int run_halves(const struct migrc_options *o);
 int run_block(const struct migrc_options *o);
 int run_type(const struct migrc_options *o);
+int run_exec(const struct migrc_options *o);
 int run_undo(const struct migrc_options *o);
 int run_split(const struct migrc_options *o);
 int run_notifier(const struct migrc_options *o);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Cases that compare counters: mixed, halves, block, type, undo, split, notifier. */
+/* Cases that compare counters: mixed, halves, block, type, exec, undo, split, notifier. */
 #include "migrc_stale.h"
 
 /* Another CPU that uses the memory: a flush of this CPU only is never deferred. */
@@ -158,11 +158,12 @@ int run_block(const struct migrc_options *o)
 #ifdef __aarch64__
 /*
  * P is the last page of an area of huge pages, which have no page table in which hook
- * "range" would flush. One more page is moved after it, whose unmapping takes long.
+ * "range" would flush. One more page is moved after it, whose unmapping takes long. Then
+ * mprotect() changes @from to @to.
  *
  * True if P was deferred before mprotect() began, and mapped again before that came to it.
  */
-static bool type_round(__u64 round, bool *flushed)
+static bool type_round(__u64 round, int from, int to, bool *flushed)
 {
 	size_t len = NR_HUGE * SZ_2M;
 	long long flushes = migrc_stat("hook", "type");
@@ -182,7 +183,7 @@ static bool type_round(__u64 round, bool *flushed)
 	set.addrs[1] = list;
 	mprotect(list, psize, PROT_READ);
 	begin = tlb_rs_now_ns();
-	protect(PROT_READ);
+	protect(from);
 	took = tlb_rs_now_ns() - begin;
 	settle();
 	tlb_rs_readers_start(&readers, 1, true, area + len, psize);
@@ -197,7 +198,7 @@ static bool type_round(__u64 round, bool *flushed)
 	while (tlb_rs_pfn(page_p) == was && moving(round))
 		;
 	begin = tlb_rs_now_ns();
-	protect(PROT_READ | MTE);
+	protect(to);
 	took = tlb_rs_now_ns() - begin;
 	end_move(round);
 	migrc_diff(&before, &d);
@@ -215,24 +216,24 @@ static bool type_round(__u64 round, bool *flushed)
 	return met;
 }
 
-int run_type(const struct migrc_options *o)
+static int type_rounds(const struct migrc_options *o, int from, int to)
 {
 	long rounds = o->rounds ?: 20, round, armed = 0, stale = 0;
 	struct migrc_counters all;
 	char buf[32];
 
-	if (!(getauxval(AT_HWCAP2) & 1 << 18 /* HWCAP2_MTE */) || psize * THP_PAGES != SZ_2M ||
+	if (psize * THP_PAGES != SZ_2M ||
 	    !tlb_rs_thp_available() || access(MIGRC_WALK_DELAY, W_OK) ||
 	    !tlb_rs_setting("/proc/sys/vm/overcommit_memory", "1") ||
 	    tlb_rs_read_file(THP_SYSFS "use_zero_page", buf, sizeof(buf)) || !atoi(buf))
-		return migrc_skipped("no memory tags, huge zero pages or fault injection");
+		return migrc_skipped("no huge zero pages or fault injection");
 	memset(sh, 0, sizeof(*sh));
 	area_prot = 0;
 	migrc_write(MIGRC_AGE, AGE_MS);
 	migrc_read(&all);
 	start_thread(mover);
 	for (round = 1; migrc_more(o, rounds, round - 1, armed, stale); round++) {
-		bool flushed, met = type_round(round, &flushed);
+		bool flushed, met = type_round(round, from, to, &flushed);
 
 		armed += met;
 		stale += met && !flushed;
@@ -240,6 +241,25 @@ int run_type(const struct migrc_options *o)
 	end_threads();
 	migrc_record("migrc_stale", o, round - 1, armed, stale, &all);
 	return migrc_judge(o, rounds, armed, stale, false);
+}
+
+int run_type(const struct migrc_options *o)
+{
+	if (!(getauxval(AT_HWCAP2) & 1 << 18 /* HWCAP2_MTE */))
+		return migrc_skipped("no memory tags");
+	return type_rounds(o, PROT_READ, PROT_READ | MTE);
+}
+
+/* CPUs with erratum 2645198. */
+int run_exec(const struct migrc_options *o)
+{
+	const unsigned long long cortex_a715 = 0x410fd4d0, model = 0xff0ffff0;
+	char buf[32];
+
+	if (tlb_rs_read_file("/sys/devices/system/cpu/cpu0/regs/identification/midr_el1", buf,
+			     sizeof(buf)) || (strtoull(buf, NULL, 16) & model) != cortex_a715)
+		return migrc_skipped("no Cortex-A715");
+	return type_rounds(o, PROT_READ | PROT_EXEC, PROT_READ);
 }
 #endif
 
