@@ -42,6 +42,7 @@ void hvo_demote_folios(const struct hstate *src, const struct hstate *dst,
 void hvo_folio_free(const struct hstate *h, struct folio *folio);
 void hvo_pools_changed(void);
 bool hvo_wait_for_folios(const struct hstate *h);
+void hvo_wait_for_page(struct page *page);
 void hvo_count_folio(struct hstate *h, struct folio *folio, int nr);
 unsigned long hvo_optimized_folios(struct hstate *h, unsigned long *others);
 
@@ -143,6 +144,8 @@ static inline void hvo_demote_folios(const struct hstate *src, const struct hsta
 static inline void hvo_folio_free(const struct hstate *h, struct folio *folio) { }
 
 static inline void hvo_pools_changed(void) { }
+
+static inline void hvo_wait_for_page(struct page *page) { }
 
 static inline bool hvo_wait_for_folios(const struct hstate *h)
 {

@@ -23,6 +23,8 @@
  * count_pfn, counted    another CPU counts in struct pages before each invalidation; how many of
  *                       these writes are lost, and how many there were.
  * heads_pfn             between two tries, the heads of tails are looked for; how many are wrong.
+ * isolate_pfn           the block of a page frame is isolated, as while it is to be allocated or
+ *                       offline; 0: no more.
  * read_lock, write_lock a lock that is held for reading where a pause stops a CPU, and is waited
  *                       for where none can.
  */
@@ -38,7 +40,9 @@
 #include <linux/memory_hotplug.h>
 #include <linux/mm.h>
 #include <linux/mmzone.h>
+#include <linux/page-isolation.h>
 #include <linux/page_ref.h>
+#include <linux/pageblock-flags.h>
 #include <linux/pagewalk.h>
 #include <linux/seq_file.h>
 #include <linux/smp.h>
@@ -451,6 +455,28 @@ static int heads_set(void *data, u64 pfn)
 }
 DEFINE_DEBUGFS_ATTRIBUTE(heads_fops, heads_get, heads_set, "%llu\n");
 
+static u64 isolated_pfn;
+
+static int isolate_set(void *data, u64 pfn)
+{
+	unsigned long start = pageblock_start_pfn(isolated_pfn);
+	int err;
+
+	if (!IS_ENABLED(CONFIG_MEMORY_ISOLATION) || (pfn && !pfn_valid(pfn)))
+		return -EINVAL;
+	if (isolated_pfn)
+		undo_isolate_page_range(start, start + pageblock_nr_pages);
+	isolated_pfn = 0;
+	if (!pfn)
+		return 0;
+	start = pageblock_start_pfn(pfn);
+	err = start_isolate_page_range(start, start + pageblock_nr_pages, PB_ISOLATE_MODE_OTHER);
+	if (!err)
+		isolated_pfn = pfn;
+	return err;
+}
+DEFINE_DEBUGFS_ATTRIBUTE(isolate_fops, NULL, isolate_set, "%llu\n");
+
 static DEFINE_RWLOCK(lock);
 
 /* Nobody can interrupt it. */
@@ -498,6 +524,7 @@ static void faults_create(struct dentry *dir)
 	debugfs_create_file("count_pfn", 0600, dir, NULL, &count_fops);
 	debugfs_create_ulong("counted", 0400, dir, &counted);
 	debugfs_create_file("heads_pfn", 0600, dir, NULL, &heads_fops);
+	debugfs_create_file("isolate_pfn", 0200, dir, NULL, &isolate_fops);
 	debugfs_create_file("read_lock", 0200, dir, NULL, &read_lock_fops);
 	debugfs_create_file("write_lock", 0200, dir, NULL, &write_lock_fops);
 }

@@ -28,9 +28,13 @@ static unsigned long nr_optimized[HUGE_MAX_HSTATE];
 void hvo_count_folio(struct hstate *h, struct folio *folio, int nr)
 {
 	lockdep_assert_held(&hugetlb_lock);
+	if (!folio_test_hugetlb_vmemmap_optimized(folio))
+		return;
 	/* rule: hvo/counted: nobody would know that it has kept its struct pages */
-	if (folio_test_hugetlb_vmemmap_optimized(folio))
-		nr_optimized[hstate_index(h)] += nr;
+	nr_optimized[hstate_index(h)] += nr;
+	/* rule: hvo/retried: it may go in the place of a surplus folio, which is none any more then */
+	if (nr == -1)
+		hvo_pools_changed();
 }
 
 /**
@@ -172,30 +176,27 @@ unsigned long hvo_free_folios(struct hstate *h, unsigned int nid)
 	return READ_ONCE(h->free_huge_pages_node[nid]);
 }
 
-static bool can_be_held(const struct hstate *h, struct folio *folio)
-{
-	return vmemmap_should_optimize_folio(h, folio) && !folio_test_hwpoison(folio) &&
-	       !is_migrate_isolate_page(&folio->page);
-}
-
 /* Holds the first free folio of a node if it should be optimised, and goes on to the next one. */
-bool hvo_hold_next(struct hstate *h, unsigned int nid)
+enum hvo_hold hvo_hold_next(struct hstate *h, unsigned int nid)
 {
 	struct list_head *list = &h->hugepage_freelists[nid];
+	enum hvo_hold what = HVO_HOLD_NOTHING;
 	struct folio *folio;
 
 	guard(spinlock_irq)(&hugetlb_lock);
 	folio = list_first_entry_or_null(list, struct folio, lru);
 	if (!folio)
-		return false;
-	if (!can_be_held(h, folio)) {
+		return what;
+	if (vmemmap_should_optimize_folio(h, folio) && !folio_test_hwpoison(folio))
+		what = is_migrate_isolate_page(&folio->page) ? HVO_HOLD_LATER : HVO_HOLD_TAKEN;
+	if (what != HVO_HOLD_TAKEN) {
 		list_move_tail(&folio->lru, list);
-		return false;
+		return what;
 	}
 	list_move(&folio->lru, &held);
 	folio_clear_hugetlb_freed(folio);
 	held_of = h;
-	return true;
+	return what;
 }
 
 /* Puts back what was held, and counts how many of these folios are optimised now. */
@@ -236,4 +237,22 @@ bool hvo_wait_for_folios(const struct hstate *h)
 	mutex_unlock(&hold_mutex);
 	spin_lock_irq(&hugetlb_lock);
 	return true;
+}
+
+/**
+ * hvo_wait_for_page - wait until the worker does not have the folio of a page
+ * @page: of a HugeTLB folio, or not.
+ *
+ * Context: under hugetlb_lock, which is dropped meanwhile. May sleep.
+ */
+void hvo_wait_for_page(struct page *page)
+{
+	struct folio *folio;
+
+	do {
+		folio = page_folio(page);
+		if (!folio_test_hugetlb(folio) || folio_test_hugetlb_freed(folio) ||
+		    folio_ref_count(folio))
+			return;
+	} while (hvo_wait_for_folios(folio_hstate(folio)));
 }

@@ -100,6 +100,12 @@ void hvo_probe(const struct hstate *h, struct folio *folio, struct page *const *
 
 /* --- hvo_pool.c --- */
 
+enum hvo_hold {
+	HVO_HOLD_NOTHING,	/* of the first free folio, if any */
+	HVO_HOLD_LATER,		/* its page block is isolated, which may end */
+	HVO_HOLD_TAKEN,
+};
+
 struct hstate *hvo_size_at(unsigned int index);
 unsigned int hvo_nodes(void);
 long hvo_missing_folios(struct hstate *h);
@@ -107,7 +113,7 @@ unsigned long hvo_free_folios(struct hstate *h, unsigned int nid);
 bool hvo_try_resize(struct hstate *h);
 void hvo_end_resize(struct hstate *h);
 struct list_head *hvo_hold_begin(void);
-bool hvo_hold_next(struct hstate *h, unsigned int nid);
+enum hvo_hold hvo_hold_next(struct hstate *h, unsigned int nid);
 void hvo_hold_end(void);
 
 /* --- hvo_main.rs, retry.rs --- */

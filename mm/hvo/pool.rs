@@ -2,9 +2,12 @@
 
 //! The pools of HugeTLB folios, as the worker sees them.
 
-use super::c::{
-    Folios,
-    Size, //
+use super::{
+    c::{
+        Folios,
+        Size, //
+    },
+    plan::Found, //
 };
 use core::ptr::NonNull;
 use kernel::{
@@ -49,8 +52,9 @@ pub(crate) struct Held<'r> {
 }
 
 impl<'r> Held<'r> {
-    /// Takes up to `most` folios that should be optimised; none if there are none. May sleep.
-    pub(crate) fn take(resize: &'r Resize, most: usize) -> Option<Self> {
+    /// Takes up to `most` folios that should be optimised; if there are none, says whether there
+    /// may be some later. May sleep.
+    pub(crate) fn take(resize: &'r Resize, most: usize) -> Result<Self, Found> {
         // SAFETY: C keeps one list, and its mutex keeps other tasks off it until `hvo_hold_end()`.
         let folios = unsafe { Folios::from_raw(hold_begin()) };
         // INVARIANT: Just above.
@@ -60,20 +64,32 @@ impl<'r> Held<'r> {
             _resize: resize,
         };
         let size = resize.0.as_ptr();
+        let mut none = Found::Nothing;
         let mut taken = 0;
 
-        for node in 0..nodes() {
+        'nodes: for node in 0..nodes() {
             // SAFETY: There are so many nodes.
             for _ in 0..unsafe { bindings::hvo_free_folios(size, node) } {
                 if taken == most {
                     held.all = false;
-                    return (taken > 0).then_some(held);
+                    break 'nodes;
                 }
                 // SAFETY: As above, and `held` is what C holds them with.
-                taken += usize::from(unsafe { bindings::hvo_hold_next(size, node) });
+                match unsafe { bindings::hvo_hold_next(size, node) } {
+                    bindings::hvo_hold_HVO_HOLD_TAKEN => taken += 1,
+                    bindings::hvo_hold_HVO_HOLD_LATER => {
+                        held.all = false;
+                        none = Found::Later;
+                    }
+                    _ => {}
+                }
             }
         }
-        (taken > 0).then_some(held)
+        if taken > 0 {
+            Ok(held)
+        } else {
+            Err(none)
+        }
     }
 
     /// Whether no other free ones should be optimised.

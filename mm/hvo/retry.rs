@@ -50,8 +50,9 @@ fn retry(size: Size, effort: Effort) -> Found {
     loop {
         // Surplus folios may be gone soon. As many stay as they are, whichever these are.
         let most = room.units.min(pool::missing(size).max(0) as usize);
-        let Some(held) = Held::take(&resize, most) else {
-            return Found::Nothing;
+        let held = match Held::take(&resize, most) {
+            Ok(held) => held,
+            Err(found) => return found,
         };
         let (changed, why) = optimize(size, held.folios().iter(), effort, room.units);
 

@@ -171,8 +171,8 @@ WAYS = {
     "hvo_pool: race": [hvo("write to read-only memory")],
     "hvo_pool: switch": [hvo("write to read-only memory")],
     "hvo_pool: hotplug": [hvo("changes of entries that other CPUs may use")],
-    "hvo_retry: needed": [way("env TLB_SKIP=SKIP hvo_retry -t CASE", boot=LARGE_BOOT)],
-    "hvo_retry: surplus": [way("env TLB_SKIP=SKIP hvo_retry -t CASE", boot=LARGE_BOOT)],
+    **{f"hvo_retry: {case}": [way("env TLB_SKIP=SKIP hvo_retry -t CASE", boot=LARGE_BOOT)]
+       for case in ("needed", "surplus", "failed")},
     "hvo_pool: duty": [way("env TLB_SKIP=SKIP hvo_pool -t CASE", boot=LARGE_BOOT)],
     # stop_machine() has interrupts disabled, so that only pseudo-NMIs stop a CPU.
     "hvo_pool: panic": [hvo("failed to stop secondary CPUs"),

@@ -9,6 +9,9 @@
 #define HVO_PARAM	"/sys/module/hvo/parameters/"
 #define HVO_SWITCH	"/proc/sys/vm/hugetlb_optimize_vmemmap"
 #define HUGEPAGES	HUGETLB_SYSFS "hugepages-%lukB/%s"
+#define SOFT_OFFLINE	"/sys/devices/system/memory/soft_offline_page"
+#define HARD_OFFLINE	"/sys/devices/system/memory/hard_offline_page"
+#define UNPOISON	DEBUGFS "hwpoison/unpoison-pfn"
 #define STRUCT_PAGE	64
 #define MAX_SIZES	8
 

@@ -17,9 +17,6 @@
 #define KPF_HWPOISON		19
 #define FAIL_PAGE_ALLOC		DEBUGFS "fail_page_alloc/"
 #define MAKE_IT_FAIL		"/proc/self/make-it-fail"
-#define SOFT_OFFLINE		"/sys/devices/system/memory/soft_offline_page"
-#define HARD_OFFLINE		"/sys/devices/system/memory/hard_offline_page"
-#define UNPOISON		DEBUGFS "hwpoison/unpoison-pfn"
 
 /* hvo_pool.c */
 extern int rounds;

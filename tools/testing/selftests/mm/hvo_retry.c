@@ -11,6 +11,9 @@
  *
  * surplus surplus pages are given back while the worker has all free pages, and another process
  *         reserves some meanwhile: no surplus page stays, and the other gets what it reserved.
+ * vanished a surplus page stays in the place of one of the pool, of which it is from then on.
+ * isolated the block of a free page is isolated for a while.
+ * failed  memory of a page goes offline or fails while the worker has it.
  *
  * The pool grows while vm.hugetlb_optimize_vmemmap is off, as where pages could not be
  * optimised for want of memory. TLB_SKIP=HOOK removes a rule, and then each case has to fail.
@@ -221,6 +224,15 @@ static bool test_needed(void)
 #define RESERVED	PAGES
 #define SURPLUS		(USED + RESERVED - PAGES)
 
+static bool allow_surplus(long nr)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), HUGEPAGES, kb, "nr_overcommit_hugepages");
+	tlb_rs_keep(path);
+	return set_num(path, nr);
+}
+
 struct turns {
 	__u64 gives_back;	/* which time */
 	__u64 waited;		/* ns */
@@ -234,7 +246,8 @@ static void reserve_meanwhile(struct turns *t, __u64 turn)
 	tlb_rs_reaches(&t->gives_back, turn, "who gives back");
 	usleep(20000);
 	p = map(OTHERS);
-	if (!p)
+	/* What is reserved is there: no other page takes its place. */
+	if (!p || !allow_surplus(0))
 		_exit(KSFT_FAIL);
 	while (!__atomic_load_n(&t->waited, __ATOMIC_ACQUIRE))
 		usleep(1000);
@@ -253,6 +266,7 @@ static __u64 give_back(struct turns *t, __u64 turn)
 	void *p;
 	pid_t pid;
 
+	allow_surplus(PAGES);
 	__atomic_store_n(&t->waited, 0, __ATOMIC_RELEASE);
 	pid = fork();
 	if (!pid)
@@ -291,11 +305,7 @@ static bool test_surplus(void)
 			       -1, 0);
 	__u64 longest = 0, turn = 0;
 	bool ok = true;
-	char path[128];
 
-	snprintf(path, sizeof(path), HUGEPAGES, kb, "nr_overcommit_hugepages");
-	tlb_rs_keep(path);
-	set_num(path, PAGES);
 	/* The worker waits for this CPU, for a second, with all free pages in its hands. */
 	set(HVO_PARAM "strategy", "pause");
 	set_num(HVO_DEBUG "deaf_cpu", 1);
@@ -326,6 +336,107 @@ static bool test_surplus(void)
 		ksft_exit_fail_msg("nobody had to wait\n");
 	ok = ok && !count("surplus_hugepages");
 	munmap(t, psize);
+	return !resize(kb, 0) && ok;
+}
+
+/* A page of a pool is in use, and is freed while a surplus one is reserved: the latter stays. */
+static bool test_vanished(void)
+{
+	long before = memmap();
+	char *used;
+	bool ok;
+	void *p;
+
+	/* All on one node: surplus pages are counted for each. */
+	tlb_rs_pin_cpu(0);
+	allow_surplus(1);
+	set(HVO_SWITCH, "1");
+	ok = resize(kb, 2) == 2 && soon("both", 2, 0);
+	used = ok ? map(1) : NULL;
+	if (used)
+		*used = 1;
+	p = used ? map(2) : NULL;
+	ok = p && count("surplus_hugepages") == 1 && counts_are(2, 1);
+	/* The worker has nothing to do. */
+	usleep(TWICE_NS / 1000);
+	ok = ok && counts_are(2, 1);
+	if (used)
+		munmap(used, kb * 1024);
+	ok = ok && !count("surplus_hugepages") && soon("the one that stays", 2, 0) &&
+	     verified(before, 2);
+	if (p)
+		munmap(p, 2 * kb * 1024);
+	return !resize(kb, 0) && memmap() == before && ok;
+}
+
+/* The page frame of a page of the pool that is free then, or 0. */
+static __u64 frame_of_free(void)
+{
+	char *p = map(1);
+	__u64 pfn;
+
+	if (!p)
+		return 0;
+	*p = 1;
+	pfn = tlb_rs_pfn(p);
+	munmap(p, kb * 1024);
+	return pfn;
+}
+
+static bool test_isolated(void)
+{
+	long before = memmap();
+	bool ok = plain_pool(PAGES);
+	__u64 pfn = ok ? frame_of_free() : 0;
+
+	ok = pfn && set_num(HVO_DEBUG "isolate_pfn", pfn);
+	set(HVO_SWITCH, "1");
+	ok = ok && soon("the others", PAGES - 1, 1);
+	usleep(TWICE_NS / 1000);
+	ok = ok && counts_are(PAGES - 1, 1);
+	ok &= set_num(HVO_DEBUG "isolate_pfn", 0) && soon("the last", PAGES, 0) &&
+	      verified(before, PAGES);
+	return !resize(kb, 0) && memmap() == before && ok;
+}
+
+/* One page frame of a free page after the other, until the worker has had the page. */
+static bool fails_while_held(const char *file)
+{
+	__u64 longest = 0, ns, pfn;
+	bool ok = true;
+	int r;
+
+	for (r = 0; ok && r < ROUNDS && longest < WAITED_NS; r++) {
+		ok = !resize(kb, 0) && plain_pool(PAGES);
+		pfn = ok ? frame_of_free() : 0;
+		set(HVO_SWITCH, "1");
+		/* The worker comes after a second. */
+		usleep(1200000);
+		ns = tlb_rs_now_ns();
+		ok = pfn && set_num(file, pfn * psize);
+		ns = tlb_rs_now_ns() - ns;
+		if (ns > longest)
+			longest = ns;
+		ok = ok && count("nr_hugepages") == PAGES - 1;
+		if (pfn)
+			set_num(UNPOISON, pfn);
+	}
+	ksft_print_msg("%s took up to %llu ms\n", strrchr(file, '/') + 1, longest / 1000000);
+	if (ok && longest < WAITED_NS)
+		ksft_exit_fail_msg("nobody had to wait\n");
+	return ok;
+}
+
+static bool test_failed(void)
+{
+	bool ok;
+
+	/* The worker waits for this CPU, for a second, with all pages in its hands. */
+	set(HVO_PARAM "strategy", "pause");
+	set_num(HVO_DEBUG "deaf_cpu", 1);
+	set_num(HVO_PARAM "ack_timeout_us", 1000000);
+	ok = fails_while_held(HARD_OFFLINE) && fails_while_held(SOFT_OFFLINE);
+	set_num(HVO_DEBUG "deaf_cpu", 0xffffffff);
 	return !resize(kb, 0) && ok;
 }
 
@@ -380,6 +491,25 @@ TEST_F_TIMEOUT(hvo_retry, surplus, TLB_RS_TIMEOUT_S)
 	if (nr_cpus < 2 || access(HVO_DEBUG "deaf_cpu", W_OK))
 		SKIP(return, "needs 2 CPUs and CONFIG_TLB_RS_FAULT_INJECTION");
 	EXPECT_EQ(self->works, test_surplus());
+}
+
+TEST_F_TIMEOUT(hvo_retry, vanished, TLB_RS_TIMEOUT_S)
+{
+	EXPECT_EQ(self->works, test_vanished());
+}
+
+TEST_F_TIMEOUT(hvo_retry, isolated, TLB_RS_TIMEOUT_S)
+{
+	if (access(HVO_DEBUG "isolate_pfn", W_OK))
+		SKIP(return, "needs CONFIG_HVO_FAULT_INJECTION");
+	EXPECT_EQ(self->works, test_isolated());
+}
+
+TEST_F_TIMEOUT(hvo_retry, failed, TLB_RS_TIMEOUT_S)
+{
+	if (nr_cpus < 2 || access(HVO_DEBUG "deaf_cpu", W_OK) || access(UNPOISON, W_OK))
+		SKIP(return, "needs 2 CPUs, fault injection and CONFIG_HWPOISON_INJECT");
+	EXPECT_EQ(self->works, test_failed());
 }
 
 static const char *missing(void)
