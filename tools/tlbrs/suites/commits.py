@@ -3,7 +3,8 @@
 
 What passed is not built again until the tree of that commit (its pages of documentation and its selftests apart), or
 the configuration, changes: build/commits/ has a record for each architecture. FROM=migrc/0003 leaves out the commits
-before that one, which have passed on another machine.
+before that one, which have passed on another machine. With ccache, what is compiled as before is not compiled: after a
+commit in the middle was mended, most of those behind it are built in a minute.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ import shutil
 import time
 from pathlib import Path
 
-from tlbrs.kernel import common, kernel as kernel_tool, series, source
+from tlbrs.kernel import common, kernel as kernel_tool, series, source, toolchain
 
 OUT = common.BUILD / "commits"
 VARIANT = "commits"     # as the build directories call it
@@ -118,6 +119,9 @@ def build(tree, arch, kver, config):
     out.mkdir(exist_ok=True)
     make, env = kernel_tool.maker(tree, out, arch)
     make.append("LOCALVERSION=")    # it would name the commit, and so be compiled anew for each
+    if shutil.which("ccache"):
+        make.append(f"CC=ccache {toolchain.llvm_tool('clang')}")
+        env |= {"CCACHE_DIR": str(OUT / "ccache"), "CCACHE_MAXSIZE": "5G"}
     shutil.copy(config, out / ".config")
     with common.lock(common.BUILD / "lock", "kernel build"):
         common.logged([*make, "olddefconfig"], out / "config.log", f"configuring {out.name}", env=env)
