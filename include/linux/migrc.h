@@ -50,6 +50,7 @@ void migrc_zero_range(struct folio *folio, size_t start, size_t length);
 #define migrc_zero_range folio_zero_range
 #endif /* CONFIG_MIGRC_FILE */
 
+#ifdef CONFIG_MMU
 /*
  * As what a TLB may hold @nr entries from @addr on. Some are single ones if @pages, some
  * belong to blocks if @blocks.
@@ -63,6 +64,7 @@ static inline enum migrc_geometry migrc_geometry(unsigned long addr, unsigned in
 		return MIGRC_ODD;
 	return MIGRC_BLOCKS;
 }
+#endif
 
 #ifdef CONFIG_MIGRC
 

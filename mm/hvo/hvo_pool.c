@@ -32,7 +32,7 @@ void hvo_count_folio(struct hstate *h, struct folio *folio, int nr)
 		return;
 	/* rule: hvo/counted: nobody would know that it has kept its struct pages */
 	nr_optimized[hstate_index(h)] += nr;
-	/* rule: hvo/retried: it may go in the place of a surplus folio, which is none any more then */
+	/* rule: hvo/retried: it may go in the place of a surplus folio, which then is none */
 	if (nr == -1)
 		hvo_pools_changed();
 }

@@ -48,8 +48,11 @@ static struct migrc_node_facts node_facts(pg_data_t *node, const struct migrc_ca
 
 	/* A step bounds nothing else. Without the boost, which may change between two reads. */
 	if (caller->reason == MR_DEMOTION && !facts.step) {
-		for (int i = 0; i < MAX_NR_ZONES; i++)
-			facts.step += zones[i]._watermark[WMARK_HIGH] - zones[i]._watermark[WMARK_LOW];
+		for (int i = 0; i < MAX_NR_ZONES; i++) {
+			const unsigned long *mark = zones[i]._watermark;
+
+			facts.step += mark[WMARK_HIGH] - mark[WMARK_LOW];
+		}
 	}
 	return facts;
 }

@@ -3,17 +3,17 @@
  * Pages of HugeTLB pools that could not give their struct pages back when they came into the
  * pool do so later, once they are free.
  *
- * free    all pages of a pool are free.
- * used    some are in use: they are optimised after they were freed, and not before.
- * off     hvo.retry_s is 0, and then a short time again, while it waits for a long one.
- * needed  processes need the pages while the worker has taken them out of the pool: each
- *         waits for it, and gets what it has reserved.
- *
- * surplus surplus pages are given back while the worker has all free pages, and another process
- *         reserves some meanwhile: no surplus page stays, and the other gets what it reserved.
+ * free     all pages of a pool are free.
+ * used     some are in use: they are optimised after they were freed, and not before.
+ * off      hvo.retry_s is 0, and then a short time again, while it waits for a long one.
+ * needed   processes need the pages while the worker has taken them out of the pool: each
+ *          waits for it, and gets what it has reserved.
+ * surplus  pages beyond the pool are given back while the worker has all free pages, and
+ *          another process reserves some meanwhile: no more are left than are needed, and the
+ *          other gets what it reserved.
  * vanished a surplus page stays in the place of one of the pool, of which it is from then on.
  * isolated the block of a free page is isolated for a while.
- * failed  memory of a page goes offline or fails while the worker has it.
+ * failed   memory of a page goes offline or fails while the worker has it.
  *
  * The pool grows while vm.hugetlb_optimize_vmemmap is off, as where pages could not be
  * optimised for want of memory. TLB_SKIP=HOOK removes a rule, and then each case has to fail.
