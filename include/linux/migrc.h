@@ -251,7 +251,7 @@ static inline bool migrc_flush_mm(struct mm_struct *mm, enum migrc_hook hook)
 	deferred = atomic64_read(&mm->migrc.deferred);
 	if (likely(deferred <= (u64)atomic64_read(&mm->migrc.flushed)) || migrc_skip(hook))
 		return false;
-	/* No task runs in this mm any more, and exit_mmap() flushes all of it at its end. */
+	/* No task is left that could read the old page, and exit_mmap() flushes all at its end. */
 	if (!atomic_read(&mm->mm_users))
 		return false;
 	migrc_flush_mm_slow(&mm->migrc, deferred, hook);

@@ -95,7 +95,8 @@ impl From<&bindings::migrc_node_facts> for NodeFacts {
         Self {
             present: facts.present,
             asked: facts.asked,
-            step: facts.step,
+            // They change one after the other, and are not read at once.
+            step: facts.high.saturating_sub(facts.low),
         }
     }
 }

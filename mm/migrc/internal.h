@@ -10,6 +10,8 @@
 
 struct dentry;
 struct folio;
+struct migrc_mm;
+struct migrc_walk;
 struct vm_area_struct;
 
 /* --- migrc_file.c --- */
@@ -45,7 +47,7 @@ struct migrc_caller_facts {
 struct migrc_node_facts {
 	unsigned long present;	/* its pages */
 	unsigned long asked;	/* vm.migrc_max_pages */
-	unsigned long step;	/* pages from the low watermark to the high one; for demotion */
+	unsigned long low, high;	/* watermarks, of all its zones together; for demotion */
 };
 
 /* And of a folio that is to be migrated; mm/migrc/eligibility.rs says what follows. */

@@ -87,7 +87,7 @@ static struct xarray *addrs_of(struct migrc_mm *mm)
  * What is kept of an address: the number of its last deferral, and what its entry was.
  * A TLB may still have it.
  */
-#define WAS_TAGGED	BIT(0)
+#define WAS_RETYPED	BIT(0)
 #define WAS_BLOCK	BIT(1)
 #define NUMBER_SHIFT	2
 
@@ -103,7 +103,7 @@ void migrc_debug_deferred(struct vm_area_struct *vma, unsigned long addr, pte_t 
 
 	number <<= NUMBER_SHIFT;
 	if (arch_migrc_may_retype(pte))
-		number |= WAS_TAGGED;
+		number |= WAS_RETYPED;
 	if (geometry == MIGRC_BLOCKS)
 		number |= WAS_BLOCK;
 	walk->addr = addr;
@@ -243,7 +243,7 @@ void migrc_debug_set(struct mm_struct *mm, unsigned long addr, pte_t pte, unsign
 	for (i = 0; i < nr; i++) {
 		if (!is_deferred(mm, addr + i * PAGE_SIZE, &was))
 			continue;
-		if (!!(was & WAS_TAGGED) != arch_migrc_may_retype(pte))
+		if (!(was & WAS_RETYPED) && arch_migrc_may_retype(pte))
 			WARN(1, "migrc: address 0x%lx changes its memory type before its flush\n",
 			     addr + i * PAGE_SIZE);
 		if (arch_migrc_minds_size() && !!(was & WAS_BLOCK) != arch_migrc_is_block(pte)) {

@@ -43,15 +43,16 @@ static struct migrc_node_facts node_facts(pg_data_t *node, const struct migrc_ca
 	struct migrc_node_facts facts = {
 		.present = node->node_present_pages,
 		.asked = READ_ONCE(migrc_max_pages),
-		.step = migrc_skip(MIGRC_HOOK_STEP) ? ULONG_MAX : 0,
+		.high = migrc_skip(MIGRC_HOOK_STEP) ? ULONG_MAX : 0,
 	};
 
-	/* A step bounds nothing else. Without the boost, which may change between two reads. */
-	if (caller->reason == MR_DEMOTION && !facts.step) {
+	/* A step bounds nothing else. It is the same with the boost, which may change here. */
+	if (caller->reason == MR_DEMOTION && !facts.high) {
 		for (int i = 0; i < MAX_NR_ZONES; i++) {
 			const unsigned long *mark = zones[i]._watermark;
 
-			facts.step += mark[WMARK_HIGH] - mark[WMARK_LOW];
+			facts.low += READ_ONCE(mark[WMARK_LOW]);
+			facts.high += READ_ONCE(mark[WMARK_HIGH]);
 		}
 	}
 	return facts;
