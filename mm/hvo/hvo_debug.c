@@ -23,8 +23,8 @@
  * count_pfn, counted    another CPU counts in struct pages before each invalidation; how many of
  *                       these writes are lost, and how many there were.
  * heads_pfn             between two tries, the heads of tails are looked for; how many are wrong.
- * isolate_pfn           the block of a page frame is isolated, as while it is to be allocated or
- *                       offline; 0: no more.
+ * isolate_pfn           the block of a HugeTLB page is isolated, as while it is to be allocated
+ *                       or offline; 0: no more.
  * read_lock, write_lock a lock that is held for reading where a pause stops a CPU, and is waited
  *                       for where none can.
  */
@@ -462,7 +462,8 @@ static int isolate_set(void *data, u64 pfn)
 	unsigned long start = pageblock_start_pfn(isolated_pfn);
 	int err;
 
-	if (!IS_ENABLED(CONFIG_MEMORY_ISOLATION) || (pfn && !pfn_valid(pfn)))
+	if (!IS_ENABLED(CONFIG_MEMORY_ISOLATION) ||
+	    (pfn && (!pfn_valid(pfn) || !PageHuge(pfn_to_page(pfn)))))
 		return -EINVAL;
 	if (isolated_pfn)
 		undo_isolate_page_range(start, start + pageblock_nr_pages);

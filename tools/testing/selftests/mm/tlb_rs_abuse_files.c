@@ -235,6 +235,7 @@ static const struct file files[] = {
 	/* Page frames of a HugeTLB page, of which there is none. */
 	{ DEBUGFS "hvo/count_pfn", WRITE_ONLY, 0, 0, "0" },
 	{ DEBUGFS "hvo/heads_pfn", WRITE_ONLY, 0, 0, "0" },
+	{ DEBUGFS "hvo/isolate_pfn", WRITE_ONLY, 0, 0, "0" },
 	/* Milliseconds for which they go on: only what is refused. */
 	{ DEBUGFS "hvo/race", WRITE_ONLY, 0, 0, "" },
 	{ DEBUGFS "hvo/read_lock", WRITE_ONLY, 0, 0, "" },
