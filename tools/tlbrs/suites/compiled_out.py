@@ -114,14 +114,16 @@ def disturbances(objdump, obj):
     return sorted(bad)
 
 
-def compiled_without(options, obj, how):
+def compiled_without(options, obj, how, source=None):
     """Compile an object's source without these options, which its kernel has; all else as it was built.
 
-    how: what becomes of it. Nothing is written beside the object, nor are its dependencies.
+    how: what becomes of it. Nothing is written beside the object, nor are its dependencies. source: another one.
     """
     saved = (obj.parent / f".{obj.name}.cmd").read_text(encoding="utf-8")
     top = next(p for p in obj.parents if (p / ".config").exists())
     command = re.sub(r"-Wp,-MMD,\S+| -o \S+\.o(?= )", "", re.search(r"^savedcmd_\S+ := ([^;\n]*)", saved, re.M)[1])
+    if source:
+        command = command.rsplit(maxsplit=1)[0] + f" -x c {source}"
     with tempfile.NamedTemporaryFile("w", suffix=".h") as header:
         header.write("".join(f"#undef {o}\n" for o in options))
         header.flush()
@@ -129,9 +131,9 @@ def compiled_without(options, obj, how):
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def errors_without(options, obj):
-    """What the compiler says of an object's source without these options."""
-    p = compiled_without(options, obj, "-fsyntax-only")
+def errors_without(options, obj, source=None):
+    """What the compiler says of an object's source, or another one, without these options."""
+    p = compiled_without(options, obj, "-fsyntax-only", source)
     return p.stdout if p.returncode else ""
 
 

@@ -29,6 +29,12 @@ LOOK_UPS = {"mm/gup.o": ("try_grab_folio_fast",),
                              "find_get_entries", "find_lock_entries")}
 
 
+# What is not there without them.
+MECHANISMS = {"migrc": ("CONFIG_MIGRC", "CONFIG_MIGRC_DEBUG", "CONFIG_MIGRC_FILE"),
+              "hvo": ("CONFIG_HUGETLB_VMEMMAP_PAUSE", "CONFIG_HVO_DEBUG", "CONFIG_HVO_FAULT_INJECTION"),
+              "tlb_batch": ("CONFIG_RUST_TLB_BATCH",)}
+
+
 def kunit(suite):
     """The images run the suites at boot, on 4 CPUs; kunit.py reads the log."""
     for arch in chosen(suite):
@@ -43,6 +49,11 @@ def kunit(suite):
             found = compiled_out.errors_without(("CONFIG_HVO_DEBUG", "CONFIG_HVO_FAULT_INJECTION"),
                                                 guest.kernel_path(arch, harness.IMAGE, KVER).parent / obj)
             suite.check(f"{arch} {obj}: compiles without CONFIG_HVO_DEBUG", not found, found[:2000])
+        # The bindings of Rust have all of our headers, whichever mechanism there is.
+        for mechanism, options in MECHANISMS.items():
+            found = compiled_out.errors_without(options, guest.kernel_path(arch, harness.IMAGE, KVER).parent / "mm/rmap.o",
+                                                tree() / "rust/bindings/bindings_helper.h")
+            suite.check(f"{arch} bindings: compile without {mechanism}", not found, found[:2000])
         for obj, functions in LOOK_UPS.items() if arch == "arm64" else ():
             found = compiled_out.costs(toolchain.llvm_tool("llvm-objdump"),
                                        guest.kernel_path(arch, harness.IMAGE, KVER).parent / obj,
