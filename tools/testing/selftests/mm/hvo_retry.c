@@ -399,7 +399,7 @@ static bool test_isolated(void)
 	return !resize(kb, 0) && memmap() == before && ok;
 }
 
-/* One page frame of a free page after the other, until the worker has had the page. */
+/* Takes a page frame of a free page away, in rounds, until the worker has had that page. */
 static bool fails_while_held(const char *file)
 {
 	__u64 longest = 0, ns, pfn;
