@@ -165,7 +165,8 @@ def tools(suite):
     for name, test in (("bench arithmetic", "tests.test_bench"), ("selftests comparison", "tests.test_selftests"),
                        ("soak's arithmetic", "tests.test_soak"), ("soak of tiers", "tests.test_soak_tiers"),
                        ("tlbstat on canned files", "tlbstat.test_tlbstat"), ("tlbstat doctor", "tlbstat.test_doctor"),
-                       ("tlbstat ab", "tlbstat.test_ab"), ("tlbstat price", "tlbstat.test_price"), ("package of tlbstat", "tlbstat.test_package"),
+                       ("tlbstat ab", "tlbstat.test_ab"), ("tlbstat price", "tlbstat.test_price"),
+                       ("tlbstat price on this machine", "tlbstat.test_price_live"), ("package of tlbstat", "tlbstat.test_package"),
                        ("verdicts of make test and matrix", "tests.test_verdicts"), ("fresh systems", "tests.test_fresh"),
                        ("recipes", "tests.test_recipes"), ("lines of code", "tests.test_size"),
                        ("tables of rules", "tests.test_rules"), ("decisions in C", "tests.test_policy"),
@@ -182,6 +183,7 @@ def size(suite):
     suite.command("C of migrc and hvo decides nothing", sys.executable, "tools/tlb-rs", "policy")
     p = suite.command("lines of code are counted", sys.executable, "tools/tlb-rs", "size")
     table, _, rest = p.stdout.partition("\n\n")
+    suite.check("no file of more than 700 lines", "\n0 files of more than 700 lines\n" in rest)
     suite.say(table)
     suite.say(rest, show=False)
 
