@@ -25,6 +25,7 @@ use super::batch::{
     Progress,
     Why, //
 };
+use core::ops::Range;
 
 /// The access flag of an entry.
 pub const YOUNG: u64 = 1 << 10;
@@ -33,8 +34,8 @@ pub const YOUNG: u64 = 1 << 10;
 ///
 /// # Safety
 ///
-/// [`Self::flush`] returns only when no TLB has a translation of an entry whose flag was cleared
-/// before, and is clear.
+/// [`Self::flush`] returns only when no TLB has a translation of an entry that [`Self::cleared`] was
+/// told of, and whose flag is still clear.
 pub unsafe trait Entries<R> {
     /// How many there are in a run.
     fn len(&self, run: &R) -> usize;
@@ -46,8 +47,10 @@ pub unsafe trait Entries<R> {
     fn waits(&self, run: &R) -> bool;
     /// Whether an entry changes before those that follow it, up to the next such one.
     fn leads(&self, run: &R, index: usize) -> bool;
-    /// Makes it `value`, without its flag. It is one that will be flushed.
+    /// Makes it `value`, without its flag.
     fn clear(&mut self, run: &R, index: usize, value: u64);
+    /// So many entries of a run were cleared, all among these, and will be flushed.
+    fn cleared(&mut self, run: &R, among: Range<usize>, nr: usize);
     /// Gives it its flag again.
     fn leave(&mut self, run: &R, index: usize, value: u64);
     /// See above.
@@ -201,13 +204,23 @@ fn window<R>(
 /// not have been invalidated, if a task died that has cleared it.
 #[inline(always)]
 fn clear<R>(entries: &mut impl Entries<R>, run: &R, all: bool) {
+    let (mut first, mut end, mut nr) = (0, 0, 0);
+
     for i in 0..entries.len(run) {
         let value = entries.read(run, i);
 
         if (all || value & YOUNG != 0) && !is_done(value, entries.wanted(run, i)) {
             // rule: hvo/clear: a TLB may get the translation again without a trace
             entries.clear(run, i, value & !YOUNG);
+            if nr == 0 {
+                first = i;
+            }
+            end = i + 1;
+            nr += 1;
         }
+    }
+    if nr > 0 {
+        entries.cleared(run, first..end, nr);
     }
 }
 
@@ -263,6 +276,7 @@ fn swap_one<R>(entries: &mut impl Entries<R>, run: &R, index: usize, each: bool)
     }
     if each {
         entries.clear(run, index, old & !YOUNG);
+        entries.cleared(run, index..index + 1, 1);
         entries.flush();
         old = entries.read(run, index);
     }

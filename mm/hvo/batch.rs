@@ -29,6 +29,11 @@ pub trait Memory {
     type Page;
     /// Adjacent entries of one table.
     type Run;
+
+    /// Frees pages together, and leaves none.
+    fn free(pages: &mut [Option<Self::Page>]) {
+        pages.iter_mut().for_each(|page| drop(page.take()));
+    }
 }
 
 /// How the change of a unit ended.
@@ -187,13 +192,13 @@ impl<M: Memory> Parts<M> {
                     tally.changed += 1;
                     // Live entries lead to these now.
                     new.iter_mut().for_each(|page| forget(page.take()));
-                    old.iter_mut().for_each(|page| drop(page.take()));
+                    M::free(old);
                 }
                 Outcome::Untouched(why) => {
                     tally.untouched += 1;
                     tally.why = Some(why);
                     old.iter_mut().for_each(|page| forget(page.take()));
-                    new.iter_mut().for_each(|page| drop(page.take()));
+                    M::free(new);
                 }
             }
         }

@@ -288,12 +288,19 @@ impl Page {
         // SAFETY: This one is owned, and the other one is there.
         unsafe { bindings::copy_page(self.mapped().address(), from.address()) };
     }
+
+    /// Frees pages together, and leaves none.
+    pub(crate) fn free(pages: &mut [Option<Self>]) {
+        // SAFETY: `Option<Page>` is a pointer, and none is NULL. By the invariant the pages are
+        // owned, and nothing leads there.
+        unsafe { bindings::hvo_free_pages(pages.as_mut_ptr().cast(), pages.len()) };
+    }
 }
 
 impl Drop for Page {
     fn drop(&mut self) {
         // SAFETY: By the invariant, and nothing leads there.
-        unsafe { bindings::hvo_free_page(self.0.as_ptr()) };
+        unsafe { bindings::hvo_free_pages(&mut self.0.as_ptr(), 1) };
     }
 }
 
@@ -400,10 +407,10 @@ impl Stale {
         end: 0,
     };
 
-    /// Adds what one entry maps.
-    pub(crate) fn add(&mut self, addr: usize, shift: u32) {
-        self.start = self.start.min(addr);
-        self.end = self.end.max(addr + (1 << shift));
+    /// Adds those from `start` up to `end`.
+    pub(crate) fn add(&mut self, start: usize, end: usize) {
+        self.start = self.start.min(start);
+        self.end = self.end.max(end);
     }
 
     /// Whether there are none.
@@ -500,14 +507,15 @@ pub(crate) fn skips(_hook: bindings::hvo_hook) -> bool {
     false
 }
 
-/// Whether a test wants the `nr`th exchange of an entry to fail.
-pub(crate) fn fails(_nr: u32) -> bool {
+/// Whether a test wants the next exchange of an entry to fail. Counts them in `_nr`.
+pub(crate) fn fails(_nr: &mut u32) -> bool {
     #[cfg(CONFIG_HVO_FAULT_INJECTION)]
     {
         // SAFETY: As above.
         let every = unsafe { (&raw const bindings::hvo_fail_swap).read_volatile() };
 
-        every != 0 && _nr % every == 0
+        *_nr = _nr.wrapping_add(1);
+        every != 0 && *_nr % every == 0
     }
     #[cfg(not(CONFIG_HVO_FAULT_INJECTION))]
     false

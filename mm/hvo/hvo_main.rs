@@ -234,6 +234,10 @@ impl<'l> Memory for Hugepages<'l> {
     type Owner = Huge<'l>;
     type Page = Page;
     type Run = Run;
+
+    fn free(pages: &mut [Option<Page>]) {
+        Page::free(pages);
+    }
 }
 
 /// Folios that are changed together.

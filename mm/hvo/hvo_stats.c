@@ -71,7 +71,7 @@ void hvo_account(const struct hvo_event *e, bool success)
 
 /*
  * A window without a pause: the flags of its entries were cleared @clears times, because
- * CPUs set some of them again, and @entries changed, @ns after the first flag was cleared.
+ * CPUs set some of them again, and @entries changed, @ns after the first flags were cleared.
  */
 void hvo_account_flags(enum hvo_reason reason, unsigned long entries, unsigned long clears,
 		       unsigned long flushes, u64 ns)

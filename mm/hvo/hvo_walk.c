@@ -86,13 +86,17 @@ struct page *hvo_new_page(struct folio *folio)
 	return page;
 }
 
-/* Such a page, or one that has been there since boot. */
-void hvo_free_page(struct page *page)
+/* Such pages, or those that have been there since boot. Leaves NULL, which is none. */
+void hvo_free_pages(struct page **pages, unsigned long nr)
 {
-	LIST_HEAD(pages);
+	LIST_HEAD(list);
 
-	list_add(&page->lru, &pages);
-	free_vmemmap_page_list(&pages);
+	while (nr--) {
+		if (pages[nr])
+			list_add(&pages[nr]->lru, &list);
+		pages[nr] = NULL;
+	}
+	free_vmemmap_page_list(&list);
 }
 
 /* What all tails of folios of this size are in, in the zone of @folio. */
@@ -103,7 +107,8 @@ struct page *hvo_shared_tail(const struct hstate *h, struct folio *folio)
 
 struct page *hvo_entry_page(u64 *entry)
 {
-	return pte_page(ptep_get((pte_t *)entry));
+	/* No entry of vmemmap is contiguous. */
+	return pte_page(__ptep_get((pte_t *)entry));
 }
 
 u64 hvo_entry_value(struct page *page, bool read_only)

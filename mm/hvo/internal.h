@@ -77,7 +77,7 @@ struct folio *hvo_next_folio(struct list_head *folios, struct folio *folio);
 void hvo_folio_add(struct folio *folio, struct list_head *folios);
 void hvo_folio_del(struct folio *folio);
 struct page *hvo_new_page(struct folio *folio);
-void hvo_free_page(struct page *page);
+void hvo_free_pages(struct page **pages, unsigned long nr);
 struct page *hvo_shared_tail(const struct hstate *h, struct folio *folio);
 struct page *hvo_entry_page(u64 *entry);
 u64 hvo_entry_value(struct page *page, bool read_only);

@@ -14,9 +14,12 @@ use super::{
         Stale, //
     }, //
 };
-use core::mem::{
-    replace,
-    take, //
+use core::{
+    mem::{
+        replace,
+        take, //
+    },
+    ops::Range, //
 };
 use kernel::{
     bindings,
@@ -43,7 +46,7 @@ use kernel::{
 /// What was done in a window.
 #[derive(Default)]
 struct Counts {
-    /// When the first flag was cleared.
+    /// When the first flags were cleared.
     begin: Option<Instant<Monotonic>>,
     /// How often something was invalidated,
     flushes: usize,
@@ -105,7 +108,7 @@ impl Live {
     }
 }
 
-// SAFETY: `cleared` has all of what was cleared.
+// SAFETY: `cleared` has all that `cleared()` was told of.
 unsafe impl Entries<Run> for Live {
     fn len(&self, run: &Run) -> usize {
         run.nr as usize
@@ -137,10 +140,8 @@ unsafe impl Entries<Run> for Live {
 
     #[inline(always)]
     fn leads(&self, run: &Run, index: usize) -> bool {
-        let page = Self::address(run, index) / PAGE_SIZE;
-
         run.group == 0
-            || page % run.group as usize == 0
+            || (Self::address(run, index) / PAGE_SIZE) % run.group as usize == 0
             || c::skips(bindings::hvo_hook_HVO_HOOK_WAVES)
     }
 
@@ -152,9 +153,15 @@ unsafe impl Entries<Run> for Live {
         if c::skips(bindings::hvo_hook_HVO_HOOK_COPY) {
             Self::copy_now(run);
         }
-        self.cleared.add(Self::address(run, index), run.shift);
+    }
+
+    fn cleared(&mut self, run: &Run, among: Range<usize>, nr: usize) {
+        self.cleared.add(
+            Self::address(run, among.start),
+            Self::address(run, among.end),
+        );
         self.counts.begin.get_or_insert_with(Instant::now);
-        self.counts.clears += 1;
+        self.counts.clears += nr;
     }
 
     fn leave(&mut self, run: &Run, index: usize, value: u64) {
@@ -188,8 +195,7 @@ unsafe impl Entries<Run> for Live {
 
     #[inline(always)]
     fn exchange(&mut self, run: &Run, index: usize, old: u64, new: u64) -> bool {
-        self.exchanges = self.exchanges.wrapping_add(1);
-        if c::fails(self.exchanges) {
+        if c::fails(&mut self.exchanges) {
             return false;
         }
         let old = if self.ignores_flags { old | YOUNG } else { old };

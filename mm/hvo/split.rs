@@ -29,12 +29,22 @@ use super::{
     commit,
     plan::Attempts,
     Effort,
+    ENTRIES,
     SPLIT, //
 };
-use kernel::prelude::*;
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*, //
+};
 
 /// Blocks that are split together.
 const BLOCKS: usize = 512;
+
+/// What one of them maps.
+const BLOCK: usize = ENTRIES * PAGE_SIZE;
+
+/// A pool grows by turns on all nodes. On so many, a block is not looked at for each folio.
+const NODES: usize = 8;
 
 /// What such a batch is made of.
 struct Blocks;
@@ -81,7 +91,7 @@ fn collect_blocks(
             return Ok(());
         };
 
-        // Neighbours come one after the other, mostly.
+        // Where pools grow on several nodes by turns, or the walk was ended and begun again.
         if batch
             .runs()
             .iter()
@@ -102,7 +112,7 @@ fn collect_blocks(
         if c::splits_live() {
             // SAFETY: The table is of this block, and `SPLIT` keeps other tasks from changing it.
             unsafe { block.split_live(table) };
-            live.add(span.addr, span.shift);
+            live.add(span.addr, span.addr + BLOCK);
             return Ok(());
         }
         let entry = table.entry();
@@ -141,12 +151,26 @@ pub(super) fn split(
     })?;
     let mut live = Stale::NONE;
     let mut result = Ok(());
+    // Those that became tables, or are in the batch.
+    let (mut seen, mut next) = ([0; NODES], 0);
+    let bytes = c::entries(size) * PAGE_SIZE;
     let guard = SPLIT.lock();
 
     'folios: for folio in folios {
+        let block = folio.vmemmap() / BLOCK;
+
+        // The struct pages of small folios share a block.
+        if bytes <= BLOCK && seen.contains(&block) {
+            continue;
+        }
         loop {
             match collect_blocks(&mut batch, size, folio, &mut live) {
-                Ok(()) | Err(Stop::Skip(Why::SelfHosted)) => break,
+                Ok(()) => {
+                    seen[next % NODES] = block;
+                    next += 1;
+                    break;
+                }
+                Err(Stop::Skip(Why::SelfHosted)) => break,
                 Err(Stop::Skip(why)) => {
                     result = Err(why);
                     // There will be memory when other folios have given it back.
@@ -161,6 +185,7 @@ pub(super) fn split(
                     (batch, tally) = commit_blocks(batch, effort, attempts);
                     if let Some(why) = tally.why {
                         result = Err(why);
+                        seen = [0; NODES];
                         break;
                     }
                 }

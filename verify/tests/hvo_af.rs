@@ -7,6 +7,8 @@
 
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem::take;
+use std::ops::Range;
 use verify::hvo::{
     af::{change, is_complete, Bounds, Entries, YOUNG},
     batch::{units_of, Outcome, Progress, Why},
@@ -65,6 +67,8 @@ struct World {
     pages: BTreeMap<u64, u64>,
     /// What each CPU has translations of.
     tlbs: [BTreeMap<usize, u64>; CPUS],
+    /// What was cleared, and nobody told of yet.
+    untold: BTreeSet<usize>,
     /// What the next flush invalidates.
     cleared: BTreeSet<usize>,
     flushes: usize,
@@ -91,6 +95,7 @@ impl World {
             entries: before.clone(),
             before,
             tlbs: Default::default(),
+            untold: BTreeSet::new(),
             cleared: BTreeSet::new(),
             flushes: 0,
             windows: 0,
@@ -206,13 +211,21 @@ unsafe impl Entries<Run> for World {
 
     fn clear(&mut self, run: &Run, index: usize, value: u64) {
         self.others();
-        self.cleared.insert(run.first + index);
+        self.untold.insert(run.first + index);
         if self.without != Without::Clear {
             self.entries[run.first + index] = value;
         }
         if self.without == Without::Copy {
             self.copy_page(run);
         }
+    }
+
+    fn cleared(&mut self, run: &Run, among: Range<usize>, nr: usize) {
+        let told = take(&mut self.untold);
+        let among = run.first + among.start..run.first + among.end;
+
+        assert!(told.len() == nr && told.iter().all(|entry| among.contains(entry)));
+        self.cleared.extend(among);
     }
 
     fn leave(&mut self, run: &Run, index: usize, value: u64) {
@@ -224,7 +237,8 @@ unsafe impl Entries<Run> for World {
 
     fn flush(&mut self) {
         self.others();
-        let cleared = std::mem::take(&mut self.cleared);
+        assert!(self.untold.is_empty());
+        let cleared = take(&mut self.cleared);
 
         if cleared.is_empty() {
             return;
