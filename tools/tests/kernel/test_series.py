@@ -92,6 +92,12 @@ class Series(Case):
             self.assertNotIn("Signed-off-by", f.read_text())
         self.fails(("series", "--kdir", self.dir / "other", "--out", self.out), "other means")
 
+    def test_sections_end(self):
+        """Where a heading of the same level begins, or of a higher one."""
+        text = "# a\n## b\none\n### c\ntwo\n# d\n    three\n## e\nfour\n"
+        for heading, body in (("b", "one\n### c\ntwo"), ("a", "## b\none\n### c\ntwo"), ("e", "four"), ("x", None)):
+            self.assertEqual(series.section(text, heading), body, heading)
+
     def test_fix_that_the_tree_has(self):
         third = PATCH2.replace("second", "third").replace("line28", "line33").replace("line29", "line34")
         write(self.repo, {"patches/two/0002-c.patch": third.replace("line30", "line35").replace("line31", "line36")

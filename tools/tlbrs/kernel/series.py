@@ -64,7 +64,9 @@ def section(text, heading):
     if not m:
         return None
     rest = text[m.end():]
-    end = re.search(rf"(?m)^{m.group(1)} ", rest) if m.group(1) else re.search(r"(?m)^\S.*\n([=-])\1{3,}$", rest)
+    # The next one of the same level, or of a higher one.
+    end = re.search(rf"(?m)^#{{1,{len(m.group(1))}}} ", rest) if m.group(1) else \
+        re.search(r"(?m)^\S.*\n([=-])\1{3,}$", rest)
     return (rest[:end.start()] if end else rest).strip("\n")
 
 
