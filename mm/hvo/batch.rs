@@ -85,7 +85,11 @@ pub fn units_of<'r, R>(runs: &'r [R], last: &'r [bool]) -> impl Iterator<Item = 
 pub trait Owner<P> {
     /// The only end of a unit. `old`: what its entries led to, if they were complete; after a
     /// change these pages are freed next.
-    fn end(self, outcome: Outcome, old: &[Option<P>]);
+    ///
+    /// # Safety
+    ///
+    /// The entries of the unit must be what `outcome` says.
+    unsafe fn end(self, outcome: Outcome, old: &[Option<P>]);
 }
 
 /// How much a batch can hold.
@@ -186,7 +190,8 @@ impl<M: Memory> Parts<M> {
                 _ => Outcome::Untouched(Why::NoMemory),
             };
             // rule: hvo/released: a page that is in use would be freed, or one that is not be lost
-            unit.owner.end(outcome, old);
+            // SAFETY: `Ways::change()` says so, or nobody has tried.
+            unsafe { unit.owner.end(outcome, old) };
             match outcome {
                 Outcome::Changed => {
                     tally.changed += 1;
@@ -457,7 +462,8 @@ impl<M: Memory> Drop for Open<'_, M> {
     fn drop(&mut self) {
         if let Some(owner) = self.owner.take() {
             // rule: hvo/released: pages that were brought would be lost
-            owner.end(Outcome::Untouched(Why::NoMemory), &[]);
+            // SAFETY: Nobody has tried to change it.
+            unsafe { owner.end(Outcome::Untouched(Why::NoMemory), &[]) };
             self.parts.roll_back();
         }
     }

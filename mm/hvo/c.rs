@@ -83,13 +83,13 @@ pub(crate) struct Frozen(c_ulong);
 #[repr(transparent)]
 pub(crate) struct Page(NonNull<bindings::page>);
 
-/// Such a page that live entries lead to.
+/// Such a page that live entries lead to, or will lead to.
 ///
 /// # Invariants
 ///
-/// It stays for as long as these entries do not change.
+/// It stays for as long as `'p`: until these entries change, or its owner drops it.
 #[derive(Clone, Copy)]
-pub(crate) struct Mapped(NonNull<bindings::page>);
+pub(crate) struct Mapped<'p>(NonNull<bindings::page>, PhantomData<&'p ()>);
 
 /// A page table that no entry leads to.
 ///
@@ -132,13 +132,14 @@ impl Deref for Span {
 
 impl Span {
     /// The pages that the entries lead to.
-    pub(crate) fn pages(&self) -> impl Iterator<Item = Mapped> + '_ {
+    pub(crate) fn pages(&self) -> impl Iterator<Item = Mapped<'_>> {
         (0..self.nr as usize).map(|i| {
             // SAFETY: By the invariants, there are so many entries.
             let page = unsafe { bindings::hvo_entry_page(self.entries.add(i)) };
 
+            // INVARIANT: The entries do not change while the span is looked at.
             // SAFETY: Each entry of vmemmap leads to a page.
-            Mapped(unsafe { NonNull::new_unchecked(page) })
+            Mapped(unsafe { NonNull::new_unchecked(page) }, PhantomData)
         })
     }
 }
@@ -179,6 +180,16 @@ impl Folio {
     pub(crate) unsafe fn del(self) {
         // SAFETY: By the safety requirements.
         unsafe { bindings::hvo_folio_del(self.as_ptr()) };
+    }
+
+    /// Marks it as one that gave its vmemmap back, or as one that did not.
+    ///
+    /// # Safety
+    ///
+    /// Its entries must be that, or become it before anybody else uses the folio.
+    pub(crate) unsafe fn set_optimized(self, optimized: bool) {
+        // SAFETY: By the invariants, only its owner uses it.
+        unsafe { bindings::hvo_folio_set_optimized(self.as_ptr(), optimized) };
     }
 
     /// The address of its first struct page.
@@ -252,7 +263,11 @@ impl<'l> Folios<'l> {
 
 impl Frozen {
     /// They are.
-    pub(crate) fn now() -> Self {
+    ///
+    /// # Safety
+    ///
+    /// All folios of the batch must be frozen, and `page_ref_waits` be on.
+    pub(crate) unsafe fn now() -> Self {
         Self(grace_period())
     }
 
@@ -260,8 +275,8 @@ impl Frozen {
     /// sleep.
     pub(crate) fn wait(self) -> Grace {
         wait_for_readers(self.0);
-        // SAFETY: page_ref.h reads a count and raises it in one RCU read-side section, and a grace
-        // period has passed.
+        // SAFETY: The folios were frozen before, page_ref.h reads a count and raises it in one RCU
+        // read-side section, and a grace period has passed.
         unsafe { Grace::is_over() }
     }
 }
@@ -279,12 +294,13 @@ impl Page {
     }
 
     /// As what it will be.
-    pub(crate) fn mapped(&self) -> Mapped {
-        Mapped(self.0)
+    pub(crate) fn mapped(&self) -> Mapped<'_> {
+        // INVARIANT: It is borrowed.
+        Mapped(self.0, PhantomData)
     }
 
     /// Copies the content of another page.
-    pub(crate) fn copy(&self, from: Mapped) {
+    pub(crate) fn copy(&self, from: Mapped<'_>) {
         // SAFETY: This one is owned, and the other one is there.
         unsafe { bindings::copy_page(self.mapped().address(), from.address()) };
     }
@@ -304,15 +320,17 @@ impl Drop for Page {
     }
 }
 
-impl Mapped {
+impl Mapped<'static> {
     /// The page that all tails of folios of a size share.
     pub(crate) fn shared_tail(size: Size, folio: Folio) -> Result<Self, Why> {
         // INVARIANT: It is never freed.
         NonNull::new(shared_tail(size, folio))
-            .map(Self)
+            .map(|page| Self(page, PhantomData))
             .ok_or(Why::NoMemory)
     }
+}
 
+impl Mapped<'_> {
     /// The value of a read-only entry that leads there.
     pub(crate) fn read_only_entry(self) -> u64 {
         entry_value(self, true)
@@ -461,15 +479,12 @@ safe_c! {
             = vmemmap_should_optimize_folio(size.as_ptr(), folio.as_ptr());
         /// Whether it did.
         pub(crate) fn is_optimized(folio: Folio) -> bool = hvo_folio_optimized(folio.as_ptr());
-        /// Marks it as one that has.
-        pub(crate) fn set_optimized(folio: Folio, optimized: bool)
-            = hvo_folio_set_optimized(folio.as_ptr(), optimized);
         fn new_page(folio: Folio) -> *mut bindings::page = hvo_new_page(folio.as_ptr());
         fn shared_tail(size: Size, folio: Folio) -> *mut bindings::page
             = hvo_shared_tail(size.as_ptr(), folio.as_ptr());
-        fn entry_value(page: Mapped, read_only: bool) -> u64
+        fn entry_value(page: Mapped<'_>, read_only: bool) -> u64
             = hvo_entry_value(page.0.as_ptr(), read_only);
-        fn page_address(page: Mapped) -> *mut c_void = hvo_page_address(page.0.as_ptr());
+        fn page_address(page: Mapped<'_>) -> *mut c_void = hvo_page_address(page.0.as_ptr());
         /// Makes `to` the first page of the struct pages of a folio of `size`, a part of `folio`.
         pub(crate) fn fill_head(to: &Page, size: Size, folio: Folio)
             = hvo_fill_head(to.0.as_ptr(), size.as_ptr(), folio.as_ptr());

@@ -164,7 +164,7 @@ impl Op<'_> {
     }
 
     /// The page that the tails of `folio` share afterwards, if there will be one.
-    fn tail(self, size: Size, folio: Folio) -> Result<Option<Mapped>, Why> {
+    fn tail(self, size: Size, folio: Folio) -> Result<Option<Mapped<'static>>, Why> {
         match self {
             Self::Optimize => Mapped::shared_tail(size, folio).map(Some),
             Self::Demote { to, .. } => Mapped::shared_tail(to, folio).map(Some),
@@ -181,12 +181,17 @@ struct Huge<'l> {
 }
 
 impl<'l> Huge<'l> {
-    fn new(folio: Folio, size: Size, op: Op<'l>) -> Self {
+    /// # Safety
+    ///
+    /// To be demoted or given its vmemmap again, the folio must be on the list that it came from.
+    /// Of its vmemmap it must have what `op` expects.
+    unsafe fn new(folio: Folio, size: Size, op: Op<'l>) -> Self {
         match op {
             // The new head is copied from the old one when nobody can change that any more.
-            Op::Optimize => c::set_optimized(folio, true),
+            // SAFETY: `end()` takes it back if the entries stay what they are.
+            Op::Optimize => unsafe { folio.set_optimized(true) },
             // Nothing of the old head is in the new ones.
-            // SAFETY: It is on the list that it came from.
+            // SAFETY: By the safety requirements.
             Op::Demote { .. } => unsafe { folio.del() },
             Op::Restore(_) => {}
         }
@@ -195,7 +200,7 @@ impl<'l> Huge<'l> {
 }
 
 impl Owner<Page> for Huge<'_> {
-    fn end(self, outcome: Outcome, old: &[Option<Page>]) {
+    unsafe fn end(self, outcome: Outcome, old: &[Option<Page>]) {
         let Self { folio, size, op } = self;
 
         if outcome == Outcome::Changed {
@@ -203,7 +208,8 @@ impl Owner<Page> for Huge<'_> {
         }
         match (outcome, op) {
             (Outcome::Changed, Op::Restore(restored)) => {
-                c::set_optimized(folio, false);
+                // SAFETY: Its entries are that.
+                unsafe { folio.set_optimized(false) };
                 if let Some(list) = restored {
                     // SAFETY: It is on the list that it came from, and then on none.
                     unsafe {
@@ -219,7 +225,8 @@ impl Owner<Page> for Huge<'_> {
                 // SAFETY: `new()` has taken it off its list, and the change is over.
                 unsafe { demoted.add_parts(folio, head, size, to) }
             }
-            (Outcome::Untouched(_), Op::Optimize) => c::set_optimized(folio, false),
+            // SAFETY: Its entries are as they were.
+            (Outcome::Untouched(_), Op::Optimize) => unsafe { folio.set_optimized(false) },
             // SAFETY: `new()` has taken it off its list.
             (Outcome::Untouched(_), Op::Demote { folios, .. }) => unsafe { folios.add(folio) },
             (Outcome::Changed, Op::Optimize) | (Outcome::Untouched(_), Op::Restore(_)) => {}
@@ -269,7 +276,9 @@ impl<'l> Changes<'l> {
             op,
             effort,
             attempts: Attempts::default(),
-            frozen: Frozen::now(),
+            // SAFETY: The callers of all entry points have frozen their folios, and do not call
+            // them before `page_ref_waits` is on.
+            frozen: unsafe { Frozen::now() },
             unsplit: Why::NoMemory,
             changed: 0,
             why: None,
@@ -281,7 +290,9 @@ impl<'l> Changes<'l> {
         let Self { size, op, .. } = *self;
         let change = op.change();
         let entries = c::entries(size);
-        let mut unit = self.batch.open(Huge::new(folio, size, op));
+        // SAFETY: Folios to demote or to give their vmemmap again come from the list of the entry
+        // point. All of them were asked whether they are optimised.
+        let mut unit = self.batch.open(unsafe { Huge::new(folio, size, op) });
         let tail = op.tail(size, folio)?.map(Mapped::read_only_entry);
 
         for _ in 0..change.brings(entries) {

@@ -99,9 +99,11 @@ void hvo_free_pages(struct page **pages, unsigned long nr)
 	free_vmemmap_page_list(&list);
 }
 
-/* What all tails of folios of this size are in, in the zone of @folio. */
+/* What all tails of folios of this size are in, in the zone of @folio; NULL if there is none. */
 struct page *hvo_shared_tail(const struct hstate *h, struct folio *folio)
 {
+	if (!hugetlb_vmemmap_optimizable(h))
+		return NULL;
 	return vmemmap_get_tail(h->order, folio_zone(folio));
 }
 

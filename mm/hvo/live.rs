@@ -73,7 +73,8 @@ pub(super) struct Live {
 impl Live {
     /// # Safety
     ///
-    /// All runs that it is used with must be as [`Open::change`](super::batch::Open::change) says.
+    /// All runs that it is used with must be as [`Open::change`](super::batch::Open::change) says,
+    /// and each index less than the number of entries of its run.
     pub(super) unsafe fn new(reason: Reason) -> Self {
         Self {
             reason,

@@ -56,9 +56,9 @@ impl Memory for Blocks {
 }
 
 impl Owner<Table> for Block {
-    fn end(self, outcome: Outcome, _old: &[Option<Table>]) {
+    unsafe fn end(self, outcome: Outcome, _old: &[Option<Table>]) {
         if outcome == Outcome::Changed {
-            // SAFETY: Its change is over, and this is the only end of a unit.
+            // SAFETY: By the safety requirements, and this is the only end of a unit.
             unsafe { self.was_split() };
         }
     }

@@ -72,7 +72,6 @@ use readmostly::Credit;
 use registered::{
     flush_all,
     Drainer,
-    Iter,
     Registered,
     RegisteredMm, //
 };
@@ -136,21 +135,17 @@ global_lock! {
 /// For these a drain flushes even if there is no source in the ledgers: it is in none yet.
 const WITHOUT_SOURCES: u32 = DrainReason::MIXED.bit() | DrainReason::WRITE.bit();
 
-/// The address spaces that are in the list when a drain has taken the sources.
-struct Drained<'d>(Iter<'d>);
-
-impl<'d> Drained<'d> {
-    fn new(drainer: &'d Drainer) -> Self {
-        Self(MMS.lock().iter(drainer))
-    }
-}
+/// The address spaces that are in the list when a drain flushes.
+struct Drained<'d>(&'d Drainer);
 
 // SAFETY: An address space comes into the list with its first deferral, before the source comes
 // into a ledger. It leaves the list when no CPU uses its translations any more.
 unsafe impl Mms for Drained<'_> {
     #[inline]
     fn flush_all(&mut self) -> usize {
-        flush_all(self.0)
+        let mms = MMS.lock().iter(self.0);
+
+        flush_all(mms)
     }
 }
 
@@ -196,7 +191,7 @@ unsafe extern "C" fn migrc_run_drain(reasons: u32) {
     match unflushed.some() {
         Some(unflushed) => release(unflushed, &drainer, reason, begin, true),
         None if reasons & WITHOUT_SOURCES != 0 => {
-            let mms = Drained::new(&drainer).flush_all();
+            let mms = Drained(&drainer).flush_all();
             c::account_drain(reason, 0, mms, c::now(), ns_since(begin));
         }
         None => {}
@@ -225,7 +220,7 @@ fn release(
     begin: Instant<Monotonic>,
     held: bool,
 ) {
-    let flushed = unflushed.flush(&mut Drained::new(drainer));
+    let flushed = unflushed.flush(&mut Drained(drainer));
 
     let (pages, mms, since) = (flushed.pages, flushed.mms, flushed.since);
     // SAFETY: The witness says that no TLB leads to them.
@@ -291,7 +286,8 @@ unsafe fn walk_of<'a>(walk: *mut bindings::migrc_walk) -> &'a mut Walk {
 unsafe fn mark(mm: *mut bindings::migrc_mm, permit: Permit) {
     // SAFETY: By the safety requirements.
     unsafe { bindings::migrc_mark(mm) };
-    permit.counted();
+    // SAFETY: Just above.
+    unsafe { permit.counted() };
 }
 
 fn caller(facts: &bindings::migrc_caller_facts) -> Caller {
@@ -474,7 +470,8 @@ unsafe extern "C" fn migrc_unregister(mm: *mut bindings::migrc_mm) {
     // freed before the one is over that may have met it.
     let removed = unsafe { MMS.lock().remove(mm) };
 
-    removed.wait(c::wait_for_drain);
+    // SAFETY: That is what it waits for.
+    unsafe { removed.wait(c::wait_for_drain) };
 }
 
 /// Flushes what had been deferred in `mm` when there were `deferred` deferrals.

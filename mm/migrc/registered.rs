@@ -21,7 +21,8 @@ use kernel::{
             Relaxed, //
         },
         Atomic, //
-    }, //
+    },
+    types::NotThreadSafe, //
 };
 
 /// The first of a list of address spaces.
@@ -114,7 +115,7 @@ impl Registered {
 ///
 /// No other drain runs. An address space that is removed from the list stays as it is for as long
 /// as this exists.
-pub(crate) struct Drainer(());
+pub(crate) struct Drainer(NotThreadSafe);
 
 impl Drainer {
     /// # Safety
@@ -122,7 +123,7 @@ impl Drainer {
     /// As the invariants say.
     pub(crate) unsafe fn new() -> Self {
         // INVARIANT: By the safety requirements.
-        Self(())
+        Self(NotThreadSafe)
     }
 }
 
@@ -131,9 +132,13 @@ impl Drainer {
 pub(crate) struct Removed(());
 
 impl Removed {
-    /// Has `wait` wait until no drain runs that was running when this is called.
+    /// The address space is only its owner's after this.
+    ///
+    /// # Safety
+    ///
+    /// `wait` must return only when no drain runs that was running when it was called.
     #[inline(always)]
-    pub(crate) fn wait(self, wait: impl FnOnce()) {
+    pub(crate) unsafe fn wait(self, wait: impl FnOnce()) {
         wait();
         forget(self);
     }

@@ -173,7 +173,7 @@ mod suite {
             for (gone, i) in order.into_iter().enumerate() {
                 assert_eq!(list.iter(&drainer).count(), 3 - gone);
                 // SAFETY: It is in the list, and nobody walks through it.
-                unsafe { list.remove(first.add(i)) }.wait(|| ());
+                unsafe { list.remove(first.add(i)).wait(|| ()) };
                 let mut rest = list.iter(&drainer);
                 // SAFETY: In the array.
                 assert!(rest.all(|mm| mm.as_raw() != unsafe { first.add(i) }));

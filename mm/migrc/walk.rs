@@ -40,9 +40,13 @@ pub struct Walk {
 pub struct Permit(());
 
 impl Permit {
-    /// The deferral was counted in the address space, so that drains flush it.
+    /// Uses it.
+    ///
+    /// # Safety
+    ///
+    /// The deferral must have been counted in the address space, so that drains flush it.
     #[inline(always)]
-    pub fn counted(self) {
+    pub unsafe fn counted(self) {
         forget(self);
     }
 }

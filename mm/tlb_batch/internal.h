@@ -15,6 +15,7 @@ void tlb_batch_arch_issue_mm(struct mm_struct *mm, unsigned long pages,
 			     enum tlb_batch_reason reason);
 void tlb_batch_arch_evict(struct mm_struct *mm, unsigned long start, unsigned long end);
 bool tlb_batch_arch_prefers_mm(unsigned long pages);
+bool tlb_batch_is_user(unsigned long start, unsigned long end);
 bool tlb_batch_arch_flush(struct mm_struct *mm, unsigned long start, unsigned long end,
 			  unsigned long pages, enum tlb_batch_reason reason);
 void tlb_batch_account_evicted(unsigned long ranges, unsigned long pages);

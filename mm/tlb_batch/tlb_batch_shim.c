@@ -6,13 +6,13 @@
  */
 #include <linux/debugfs.h>
 #include <linux/init.h>
-#include <linux/lockdep.h>
 #include <linux/mm.h>
 #include <linux/mutex.h>
 #include <linux/percpu.h>
 #include <linux/seq_file.h>
 #include <linux/sysctl.h>
 #include <linux/tlb_batch.h>
+#include <linux/uaccess.h>
 
 #include "../internal.h"
 #include "internal.h"
@@ -99,9 +99,16 @@ bool tlb_batch_arch_prefers_mm(unsigned long pages)
 	return arch_tlb_batch_prefers_mm(pages);
 }
 
+/* INVPCID of x86 faults for some other addresses. Tags are none of a range. */
+bool tlb_batch_is_user(unsigned long start, unsigned long end)
+{
+	return __access_ok((void __user *)start, end - start);
+}
+
 bool tlb_batch_arch_flush(struct mm_struct *mm, unsigned long start, unsigned long end,
 			  unsigned long pages, enum tlb_batch_reason reason)
 {
+	WARN_ON_ONCE(irqs_disabled());
 	/* A test that removes one of the steps needs both of them apart. */
 	if (tlb_batch_skip(TLB_BATCH_HOOK_FLUSH) ||
 	    tlb_batch_skip(TLB_BATCH_HOOK_SYNC) ||
@@ -116,7 +123,7 @@ bool tlb_batch_arch_flush(struct mm_struct *mm, unsigned long start, unsigned lo
 void tlb_batch_arch_sync(void)
 {
 	/* x86 interrupts other CPUs, and enables interrupts after its own share. */
-	lockdep_assert_irqs_enabled();
+	WARN_ON_ONCE(irqs_disabled());
 	count_vm_event(TLB_BATCH_SYNCS);
 	if (tlb_batch_skip(TLB_BATCH_HOOK_FLUSH) ||
 	    tlb_batch_skip(TLB_BATCH_HOOK_SYNC))

@@ -219,7 +219,7 @@ fn one_value_is_that_of_all_entries() {
 struct Folio;
 
 impl Owner<()> for Folio {
-    fn end(self, _: Outcome, _: &[Option<()>]) {}
+    unsafe fn end(self, _: Outcome, _: &[Option<()>]) {}
 }
 
 struct Model;

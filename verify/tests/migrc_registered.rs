@@ -125,8 +125,8 @@ fn the_list_has_what_was_added_and_not_removed() {
                 match at {
                     // SAFETY: Alive.
                     _ if add => unsafe { list.add(mm) },
-                    // SAFETY: It is there.
-                    Some(_) => unsafe { list.remove(mm) }.wait(|| ()),
+                    // SAFETY: It is there, and nobody walks through it.
+                    Some(_) => unsafe { list.remove(mm).wait(|| ()) },
                     None => {}
                 }
                 match at {

@@ -98,7 +98,7 @@ const CHANGES: Subject = Subject {
             fn drop(&mut self) { black_box(&mut self.0); }
         }
         impl Owner<Nothing> for Nothing {
-            fn end(self, outcome: Outcome, _: &[Option<Nothing>]) { black_box(outcome); }
+            unsafe fn end(self, outcome: Outcome, _: &[Option<Nothing>]) { black_box(outcome); }
         }
         impl Memory for Nothing {
             type Owner = Nothing;
@@ -601,7 +601,7 @@ fn permits_cannot_be_dropped() {
     not_built(
         &WALK,
         permitted,
-        "permit.counted();",
+        "unsafe { permit.counted() };",
         "if black_box(false) { return; }",
     );
 }
@@ -615,8 +615,8 @@ fn permits_cannot_be_made() {
 fn permits_are_counted_once() {
     refused_of(
         &WALK,
-        "let Some(permit) = walk.meet(&facts, false) else { return }; permit.counted();",
-        "permit.counted();",
+        "let Some(permit) = walk.meet(&facts, false) else { return }; unsafe { permit.counted() };",
+        "unsafe { permit.counted() };",
         "E0382",
     );
 }

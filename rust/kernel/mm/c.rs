@@ -31,11 +31,12 @@ macro_rules! safe_c {
         $(#[$meta])*
         #[inline]
         $vis fn $name($($arg: $type),*) $(-> $ret)? {
-            // What is unsafe in a value would need a block of its own.
-            let ($($arg,)*) = ($($value,)*);
-
-            // SAFETY: By the promise of the block.
-            unsafe { $crate::bindings::$c($($arg),*) }
+            // What is unsafe in a value would need a block of its own. What it borrows lives until
+            // the call is over.
+            match ($($value,)*) {
+                // SAFETY: By the promise of the block.
+                ($($arg,)*) => unsafe { $crate::bindings::$c($($arg),*) },
+            }
         }
     )*};
 }

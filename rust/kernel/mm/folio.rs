@@ -163,8 +163,9 @@ impl FolioChain {
     pub fn push(&mut self, source: MigratedSource) {
         let folio = ManuallyDrop::new(source).0.as_ptr();
 
+        // Those that walk over page frames look at this word at any time.
         // SAFETY: It was a source, which is ours now.
-        unsafe { Self::next(folio).write(self.first) };
+        unsafe { Self::next(folio).write_volatile(self.first) };
         if self.first.is_null() {
             self.last = folio;
         }
@@ -181,7 +182,7 @@ impl FolioChain {
             return;
         }
         // SAFETY: By the type invariants, it is the chain's own.
-        unsafe { Self::next(last).write(self.first) };
+        unsafe { Self::next(last).write_volatile(self.first) };
         if self.first.is_null() {
             self.last = last;
         }

@@ -25,7 +25,8 @@ use core::{
 ///
 /// # Invariants
 ///
-/// No other CPU accesses memory as long as it exists.
+/// No other CPU accesses memory as long as it exists, until a panic. All exceptions are masked on
+/// this one, because what it is given to must not sleep.
 pub struct PausedCpus<'w> {
     _call: PhantomData<&'w mut &'w ()>,
     _cpu: PhantomData<*mut ()>,
@@ -76,7 +77,7 @@ impl<'a> Window<'a> {
     ///
     /// # Safety
     ///
-    /// `runs` must be as the invariants say.
+    /// `runs` must be as the invariants say, or the window must not be applied.
     pub unsafe fn new(runs: &'a [bindings::hvo_run]) -> Self {
         let start = runs.iter().map(|run| run.addr).min().unwrap_or(0);
         let end = runs
@@ -105,7 +106,7 @@ impl<'a> Window<'a> {
     /// Makes the changes.
     #[inline(always)]
     pub fn apply(self, _cpus: &mut PausedCpus<'_>) {
-        // SAFETY: By the invariants, and by the proof that no other CPU runs.
+        // SAFETY: By the invariants, and by the proof that no other CPU runs, nor an exception here.
         unsafe { bindings::arch_hvo_apply(&self.inner) };
     }
 }

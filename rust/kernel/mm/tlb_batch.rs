@@ -30,6 +30,7 @@ use core::{
     marker::PhantomData,
     mem::{
         align_of,
+        offset_of,
         size_of, //
     },
     ops, ptr,
@@ -67,6 +68,29 @@ static_assert!(ranges::CAPACITY == bindings::TLB_BATCH_RANGES as usize);
 static_assert!(ranges::HELD == bindings::TLB_BATCH_MMS as usize);
 static_assert!(size_of::<MmRanges>() == size_of::<bindings::tlb_batch>());
 static_assert!(align_of::<MmRanges>() == align_of::<bindings::tlb_batch>());
+const _: () = {
+    let of_rust = MmRanges::OFFSETS;
+    let of_c = [
+        offset_of!(bindings::tlb_batch, nr),
+        offset_of!(bindings::tlb_batch, last),
+        offset_of!(bindings::tlb_batch, unsynced),
+        offset_of!(bindings::tlb_batch, issued),
+        offset_of!(bindings::tlb_batch, evicted),
+        offset_of!(bindings::tlb_batch, evicted_bytes),
+        offset_of!(bindings::tlb_batch, range),
+        offset_of!(bindings::tlb_batch, held),
+        offset_of!(bindings::tlb_batch_range, start),
+        offset_of!(bindings::tlb_batch_range, end),
+        offset_of!(bindings::tlb_batch_range, mm),
+    ];
+    let mut i = 0;
+
+    assert!(of_rust.len() == of_c.len());
+    while i < of_c.len() {
+        assert!(of_rust[i] == of_c[i]);
+        i += 1;
+    }
+};
 // C's null pointer is `None`.
 // SAFETY: The sizes agree, and any bits are an address.
 static_assert!(unsafe { core::mem::transmute::<Option<ARef<Mm>>, usize>(None) } == 0);
@@ -127,6 +151,8 @@ safe_c! {
     unsafe extern "C" {
         /// Whether an invalidation of the address space is cheaper than one of so many pages.
         fn prefers_mm(pages: usize) -> bool = tlb_batch_arch_prefers_mm(pages);
+        /// Whether these are addresses of user space.
+        fn is_user(start: usize, end: usize) -> bool = tlb_batch_is_user(start, end);
         /// Counts what was issued for lack of room. In process context.
         fn account_evicted(ranges: usize, pages: usize) = tlb_batch_account_evicted(ranges, pages);
     }
@@ -169,9 +195,8 @@ impl Tlb<MmPtr> for Hardware {
 
     #[inline]
     fn sync(&mut self) {
-        // SAFETY: Only the task that made a batch uses it: it is not `Send`. The callers of
-        // `TlbBatch::flush()` have interrupts on; lockdep checks that, as it checks sleeping in
-        // atomic context.
+        // SAFETY: Only the task that made a batch uses it: it is not `Send`. `TlbBatch::flush()`
+        // and its drop say that interrupts must be on; C warns if they are not.
         unsafe { bindings::tlb_batch_arch_sync() };
     }
 }
@@ -217,7 +242,7 @@ impl Tlb<MmPtr> for Hardware {
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// A range must be made of whole pages:
+/// A range must be made of whole pages of user space:
 ///
 /// ```
 /// # use core::ptr::NonNull;
@@ -230,6 +255,7 @@ impl Tlb<MmPtr> for Hardware {
 ///
 /// assert_eq!(batch.add(&mm, 1..2), Err(EINVAL));
 /// assert_eq!(batch.add(&mm, 0..0), Err(EINVAL));
+/// assert_eq!(batch.add(&mm, 1 << 63..(1 << 63) + 0x10_0000), Err(EINVAL));
 /// # drop(batch);
 /// # Ok::<(), Error>(())
 /// ```
@@ -257,7 +283,8 @@ impl<'mm> TlbBatch<'mm> {
     ///
     /// # Safety
     ///
-    /// - `batch` must be part of `current`, and no other reference may use it during `'a`.
+    /// - `batch` must be part of `current`, or the caller's own, and no other reference may use it
+    ///   during `'a`.
     /// - Every address space in it must be alive for `'mm`, or held by it.
     ///
     /// # Examples
@@ -287,16 +314,19 @@ impl<'mm> TlbBatch<'mm> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if `range` is empty or not made of whole pages.
+    /// `EINVAL` if `range` is empty, not made of whole pages, or not of user space.
     #[inline]
     pub fn add(&mut self, mm: &'mm Mm, range: ops::Range<usize>) -> Result {
-        if range.start >= range.end || (range.start | range.end) % PAGE_SIZE != 0 {
+        if range.start >= range.end
+            || (range.start | range.end) % PAGE_SIZE != 0
+            || !is_user(range.start, range.end)
+        {
             return Err(EINVAL);
         }
         // rule: tlb_batch/order: what was cleared is seen before what the caller writes next
         smp_mb(Write);
         // INVARIANT: `mm` is borrowed for `'mm`.
-        // SAFETY: As above, so it is alive for as long as the batch.
+        // SAFETY: As above, so it is alive for as long as the batch; `is_user()` has said the rest.
         unsafe { self.add_raw(mm.as_raw(), range.start, range.end) };
         Ok(())
     }
@@ -305,7 +335,7 @@ impl<'mm> TlbBatch<'mm> {
     ///
     /// # Safety
     ///
-    /// `mm` must be alive for `'mm`.
+    /// `mm` must be alive for `'mm`, and the addresses be of user space.
     #[inline]
     pub unsafe fn add_raw(&mut self, mm: *mut bindings::mm_struct, start: usize, end: usize) {
         // INVARIANT: The caller promises that `mm` is alive for `'mm`.
@@ -388,7 +418,7 @@ impl<'mm> TlbBatch<'mm> {
     /// Issues all that is owed and returns when no TLB holds any of it.
     ///
     /// May be called with the page table lock held, but with interrupts on: on x86 it interrupts
-    /// other CPUs. Never sleeps.
+    /// other CPUs, and enables interrupts. Never sleeps.
     #[inline]
     pub fn flush(&mut self, reason: Reason) {
         self.ranges.flush(&mut Hardware(reason));
@@ -407,7 +437,7 @@ impl Default for TlbBatch<'_> {
 }
 
 impl Drop for TlbBatch<'_> {
-    /// Pays what is still owed. May sleep if it holds an address space.
+    /// Pays what is still owed, with interrupts on. May sleep if it holds an address space.
     #[inline]
     fn drop(&mut self) {
         self.flush(Reason::Flush);

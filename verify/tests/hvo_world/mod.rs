@@ -161,7 +161,7 @@ impl Unit {
 }
 
 impl Owner<Page> for Unit {
-    fn end(self, outcome: Outcome, old: &[Option<Page>]) {
+    unsafe fn end(self, outcome: Outcome, old: &[Option<Page>]) {
         let old: Vec<_> = old.iter().map(|p| p.as_ref().map_or(0, |p| p.0)).collect();
 
         world(|w| w.end(self.0, outcome, &old));

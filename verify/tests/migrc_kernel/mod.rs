@@ -114,6 +114,12 @@ pub mod sync {
     }
 }
 
+pub mod types {
+    pub type NotThreadSafe = std::marker::PhantomData<*mut ()>;
+    #[allow(non_upper_case_globals)]
+    pub const NotThreadSafe: NotThreadSafe = std::marker::PhantomData;
+}
+
 pub mod c {
     use crate::registered::{Drainer, RegisteredMm};
 
@@ -439,12 +445,14 @@ impl Migrc {
             // SAFETY: As above.
             unsafe { (*gone).next = std::ptr::null_mut() };
         }
-        // `migrc_wait_for_drain()`: who takes this has waited for the drain that has it.
-        removed.wait(|| {
+        // `migrc_wait_for_drain()`
+        let wait = || {
             if !broken(Broken::Exit) {
                 drop(self.drain.lock().unwrap());
             }
-        });
+        };
+        // SAFETY: Who takes this lock has waited for the drain that has it.
+        unsafe { removed.wait(wait) };
         self.mm(mm).exited.store(true, Relaxed);
     }
 

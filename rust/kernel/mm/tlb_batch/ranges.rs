@@ -7,7 +7,7 @@
 //! compiles the same file for property tests (`verify/`).
 
 use super::owed_dropped;
-use core::mem::ManuallyDrop;
+use core::mem::{offset_of, ManuallyDrop};
 
 /// Number of ranges that can be owed at a time; `TLB_BATCH_RANGES` in C.
 pub const CAPACITY: usize = 8;
@@ -312,6 +312,21 @@ pub struct Ranges<M, H> {
 }
 
 impl<M: Copy + PartialEq, H: Holds<M>> Ranges<M, H> {
+    /// Where its fields are, and those of a range, in the order of C.
+    pub const OFFSETS: [usize; 11] = [
+        offset_of!(Self, nr),
+        offset_of!(Self, last),
+        offset_of!(Self, unsynced),
+        offset_of!(Self, issued),
+        offset_of!(Self, evicted),
+        offset_of!(Self, evicted_bytes),
+        offset_of!(Self, range),
+        offset_of!(Self, held),
+        offset_of!(Range<M>, start),
+        offset_of!(Range<M>, end),
+        offset_of!(Range<M>, mm),
+    ];
+
     /// An empty batch. `filler` names no address space and is never issued.
     #[inline]
     pub const fn new(filler: M) -> Self {
