@@ -34,8 +34,8 @@ pub const YOUNG: u64 = 1 << 10;
 ///
 /// # Safety
 ///
-/// [`Self::flush`] returns only when no TLB has a translation of an entry that [`Self::cleared`] was
-/// told of, and whose flag is still clear.
+/// [`Self::flush`] returns only when no TLB has a translation of an entry that [`Self::cleared`]
+/// was told of, and whose flag is still clear.
 pub unsafe trait Entries<R> {
     /// How many there are in a run.
     fn len(&self, run: &R) -> usize;

@@ -241,7 +241,6 @@ impl<'l> Memory for Hugepages<'l> {
     type Owner = Huge<'l>;
     type Page = Page;
     type Run = Run;
-
     fn free(pages: &mut [Option<Page>]) {
         Page::free(pages);
     }
@@ -276,8 +275,7 @@ impl<'l> Changes<'l> {
             op,
             effort,
             attempts: Attempts::default(),
-            // SAFETY: The callers of all entry points have frozen their folios, and do not call
-            // them before `page_ref_waits` is on.
+            // SAFETY: The callers of C have frozen their folios, with `page_ref_waits` on.
             frozen: unsafe { Frozen::now() },
             unsplit: Why::NoMemory,
             changed: 0,
@@ -290,8 +288,7 @@ impl<'l> Changes<'l> {
         let Self { size, op, .. } = *self;
         let change = op.change();
         let entries = c::entries(size);
-        // SAFETY: Folios to demote or to give their vmemmap again come from the list of the entry
-        // point. All of them were asked whether they are optimised.
+        // SAFETY: All were asked whether they are optimised. Those of a list are on it.
         let mut unit = self.batch.open(unsafe { Huge::new(folio, size, op) });
         let tail = op.tail(size, folio)?.map(Mapped::read_only_entry);
 

@@ -106,7 +106,8 @@ impl<'a> Window<'a> {
     /// Makes the changes.
     #[inline(always)]
     pub fn apply(self, _cpus: &mut PausedCpus<'_>) {
-        // SAFETY: By the invariants, and by the proof that no other CPU runs, nor an exception here.
+        // SAFETY: By the invariants, and by the proof that no other CPU runs, nor an exception
+        // here.
         unsafe { bindings::arch_hvo_apply(&self.inner) };
     }
 }

@@ -116,7 +116,7 @@ def style(suite):
         suite.check(f"MAINTAINERS: {name}", not wrong, wrong)
     for letter in sorted(f for f in sent.glob("*/0000-cover-letter.patch") if f.parent.name not in NO_NEW_FILES):
         says = " ".join(letter.read_text(encoding="utf-8").split())
-        suite.check(f"{letter.relative_to(sent)} says what to add to MAINTAINERS", "adds M: there, and another S:" in says)
+        suite.check(f"{letter.relative_to(sent)} says what to add to MAINTAINERS", "adds M: there, and changes S:" in says)
     for kver in source.KVERS:
         applies(suite, kver)
     forgotten = uncompared(f for _, f in overlay.patch_files())
