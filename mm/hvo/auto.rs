@@ -71,7 +71,7 @@ impl Auto<'_> {
             each,
             optional: self.effort == Effort::Optional,
         };
-        // SAFETY: By the safety requirements.
+        // SAFETY: By the safety requirements; `af` uses no other index.
         let mut entries = unsafe { Live::new(self.reason) };
 
         af::change(&mut entries, bounds, runs, last, progress);

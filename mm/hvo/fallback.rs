@@ -152,7 +152,7 @@ unsafe impl Ways<Run> for Fallback<'_> {
         let streak = Streak::from_raw(STREAK.load(Relaxed));
         let mut unit = 0;
         let mut at = 0;
-        // SAFETY: By the safety requirements.
+        // SAFETY: By the safety requirements; `af` uses no other index.
         let entries = unsafe { Live::new(self.reason) };
 
         if self.params.strategy == bindings::hvo_strategy_HVO_STOP_MACHINE {

@@ -183,8 +183,8 @@ struct Huge<'l> {
 impl<'l> Huge<'l> {
     /// # Safety
     ///
-    /// To be demoted or given its vmemmap again, the folio must be on the list that it came from.
-    /// Of its vmemmap it must have what `op` expects.
+    /// A folio that goes to another list must be on the one that it came from. Of its vmemmap it
+    /// must have what `op` expects.
     unsafe fn new(folio: Folio, size: Size, op: Op<'l>) -> Self {
         match op {
             // The new head is copied from the old one when nobody can change that any more.
@@ -275,7 +275,7 @@ impl<'l> Changes<'l> {
             op,
             effort,
             attempts: Attempts::default(),
-            // SAFETY: The callers of C have frozen their folios, with `page_ref_waits` on.
+            // SAFETY: Those of a list or the worker's are frozen, with `page_ref_waits` on.
             frozen: unsafe { Frozen::now() },
             unsplit: Why::NoMemory,
             changed: 0,
@@ -577,7 +577,7 @@ unsafe extern "C" fn hvo_rust_init() -> c_int {
 ///
 /// # Safety
 ///
-/// The folios must be frozen, and on this list only.
+/// The folios must be frozen, and on this list only. `page_ref_waits` must be on.
 #[export]
 unsafe extern "C" fn hvo_optimize_folios(
     h: *const bindings::hstate,
@@ -601,7 +601,7 @@ unsafe extern "C" fn hvo_optimize_folios(
 ///
 /// # Safety
 ///
-/// It must be frozen.
+/// It must be frozen, and `page_ref_waits` be on.
 #[export]
 unsafe extern "C" fn hvo_optimize_folio(h: *const bindings::hstate, folio: *mut bindings::folio) {
     // SAFETY: By the safety requirements.
@@ -651,7 +651,7 @@ unsafe extern "C" fn hvo_restore_folios(
 ///
 /// # Safety
 ///
-/// It must be frozen.
+/// It must be frozen, and `page_ref_waits` be on.
 #[export]
 unsafe extern "C" fn hvo_restore_folio(
     h: *const bindings::hstate,

@@ -27,7 +27,7 @@ use kernel::{
 ///
 /// # Safety
 ///
-/// - `batch` must be `current`'s.
+/// - `batch` must be `current`'s, and the addresses of user space.
 /// - `mm` and the address spaces in `batch` must stay alive until the batch is issued, or until
 ///   it holds them.
 #[export]

@@ -321,9 +321,9 @@ class Machine(unittest.TestCase):
         """The rules that the patches add to the kernel's Makefile link what a guest's programs are made of."""
         added, mm = [], initramfs.SELFTESTS
         for mechanism in ("tlb_batch", "migrc", "hvo"):
-            patch, = initramfs.ROOT.glob(f"patches/{mechanism}/*-selftests-mm-*.patch")
-            makefile = patch.read_text().partition("/mm/Makefile\n+++ ")[2].partition("\n--- ")[0]
-            added += re.findall(r"^\+(?!TEST_PROGS)(.*)$", makefile, re.M)
+            for patch in sorted(initramfs.ROOT.glob(f"patches/{mechanism}/*-selftests-mm-*.patch")):
+                makefile = patch.read_text().partition("/mm/Makefile\n+++ ")[2].partition("\n--- ")[0]
+                added += re.findall(r"^\+(?!TEST_PROGS)(.*)$", makefile, re.M)
         lists = "\n".join(line for line in added if line.startswith("TEST_GEN_FILES"))
         rules = "\n".join(line for line in added if not line.startswith("TEST_GEN_FILES"))
         text = (f"OUTPUT = out\n{lists}\nTEST_GEN_FILES := $(patsubst %,$(OUTPUT)/%,$(TEST_GEN_FILES))\n"

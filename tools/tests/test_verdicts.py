@@ -593,7 +593,7 @@ class Size(OfSuite):
         """The table is shown, what is too long is in the log."""
         with contextlib.redirect_stdout(io.StringIO()) as said:
             suites.size(self.suite)
-        self.assertEqual((self.suite.passed, self.suite.failed), (2, []))
+        self.assertEqual((self.suite.passed, self.suite.failed), (3, []))
         self.assertRegex(said.getvalue(), r"\ntlb_batch +\d")
         self.assertNotIn("columns", said.getvalue())
         self.assertIn("columns", Path(self.suite.log.name).read_text(encoding="utf-8"))

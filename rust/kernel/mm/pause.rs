@@ -63,7 +63,8 @@ pub struct PausedCpus<'w> {
 ///
 /// What its C counterpart points to is valid for `'a`. Each run is of entries of live kernel page
 /// tables that map vmemmap, reached by linear addresses, which nothing else changes meanwhile. The
-/// new values map valid struct pages. Nothing has references to struct pages that change.
+/// new values map valid struct pages. Nothing has references to struct pages that change. Or it is
+/// never applied.
 pub struct Window<'a> {
     inner: bindings::hvo_window,
     _runs: PhantomData<&'a [bindings::hvo_run]>,

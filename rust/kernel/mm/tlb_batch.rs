@@ -164,7 +164,8 @@ struct Hardware(Reason);
 impl Tlb<MmPtr> for Hardware {
     #[inline]
     fn issue(&mut self, mm: MmPtr, start: usize, end: usize) {
-        // SAFETY: `mm` came out of a `TlbBatch`, whose invariants say that it is alive.
+        // SAFETY: They came out of a `TlbBatch`, whose invariants say that `mm` is alive, and that
+        // these are addresses of user space.
         unsafe { bindings::tlb_batch_arch_issue(mm, start, end, self.0 as u32) };
     }
 
@@ -196,7 +197,7 @@ impl Tlb<MmPtr> for Hardware {
     #[inline]
     fn sync(&mut self) {
         // SAFETY: Only the task that made a batch uses it: it is not `Send`. `TlbBatch::flush()`
-        // and its drop say that interrupts must be on; C warns if they are not.
+        // and its drop say that interrupts must be on. No type says so; C warns if they are not.
         unsafe { bindings::tlb_batch_arch_sync() };
     }
 }
@@ -205,7 +206,8 @@ impl Tlb<MmPtr> for Hardware {
 ///
 /// # Invariants
 ///
-/// Every address space in the batch is alive at least for `'mm`, or is held by it.
+/// Every address space in the batch is alive at least for `'mm`, or is held by it. All ranges are
+/// of user space.
 ///
 /// # Examples
 ///
@@ -285,7 +287,7 @@ impl<'mm> TlbBatch<'mm> {
     ///
     /// - `batch` must be part of `current`, or the caller's own, and no other reference may use it
     ///   during `'a`.
-    /// - Every address space in it must be alive for `'mm`, or held by it.
+    /// - It must be as the invariants say.
     ///
     /// # Examples
     ///
@@ -301,7 +303,7 @@ impl<'mm> TlbBatch<'mm> {
     #[inline]
     pub unsafe fn from_raw_mut<'a>(batch: *mut bindings::tlb_batch) -> &'a mut Self {
         // SAFETY: The layouts agree, see the assertions above and `ranges`; the caller promises
-        // validity and exclusive use. INVARIANT: The caller promises that the `mm`s are alive.
+        // validity and exclusive use. INVARIANT: The caller promises that, too.
         unsafe { &mut *batch.cast() }
     }
 
