@@ -99,7 +99,7 @@ bool tlb_batch_arch_prefers_mm(unsigned long pages)
 	return arch_tlb_batch_prefers_mm(pages);
 }
 
-/* INVPCID of x86 faults for some other addresses. Tags are none of a range. */
+/* INVPCID of x86 faults for some other addresses. A tagged address is refused, too. */
 bool tlb_batch_is_user(unsigned long start, unsigned long end)
 {
 	return __access_ok((void __user *)start, end - start);
