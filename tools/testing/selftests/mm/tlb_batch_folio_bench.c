@@ -140,7 +140,7 @@ static bool prepare_file(const struct variant *v, char *base, size_t len)
 	return ok && count_folios(v, base) == v->nr;
 }
 
-static const struct variant variants[] = {
+static struct variant variants[] = {
 	{ "mthp", 64 << 10, 256, prepare_mthp, 3, false, false },
 	{ "thp8", SZ_2M, 8, prepare_thp, 3, false, false },
 	{ "thp1", SZ_2M, 1, prepare_thp, 3, false, false },
@@ -328,13 +328,16 @@ static int run_variant(const struct variant *v)
 static void help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
-	       "  [--variant NAME]... [--pairs P] [--readers K [--idle]] [--dir EXT4_DIR]\n", prog);
+	       "  [--variant NAME]... [--folios N] [--pairs P]\n"
+	       "  [--readers K [--idle]] [--dir EXT4_DIR]\n",
+	       prog);
 }
 
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{ "variant", required_argument, NULL, 'v' },
+		{ "folios", required_argument, NULL, 'f' },
 		{ "pairs", required_argument, NULL, 'p' },
 		{ "readers", required_argument, NULL, 'r' },
 		{ "idle", no_argument, NULL, 'i' },
@@ -343,11 +346,11 @@ int main(int argc, char **argv)
 		{ }
 	};
 	unsigned int wanted = 0;
-	size_t i, most = 0;
+	size_t i, most = 0, folios = 0;
 	int opt;
 
 	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "v:p:r:id:h", options, NULL)) != -1) {
+	while ((opt = getopt_long(argc, argv, "v:f:p:r:id:h", options, NULL)) != -1) {
 		switch (opt) {
 		case 'v':
 			for (i = 0; i < ARRAY_SIZE(variants); i++) {
@@ -357,6 +360,9 @@ int main(int argc, char **argv)
 			if (i == ARRAY_SIZE(variants))
 				ksft_exit_fail_msg("no variant '%s'\n", optarg);
 			wanted |= 1U << i;
+			break;
+		case 'f':
+			folios = tlb_rs_number(optarg, 1, 256);
 			break;
 		case 'p':
 			pairs = tlb_rs_number(optarg, 0, 1000);
@@ -387,6 +393,8 @@ int main(int argc, char **argv)
 	if (psize != 4096 || !tlb_rs_thp_available())
 		ksft_exit_skip("needs pages of 4 KiB and transparent huge pages\n");
 	for (i = 0; i < ARRAY_SIZE(variants); i++) {
+		if (folios)
+			variants[i].nr = folios;
 		if (variants[i].nr * variants[i].size / psize > most)
 			most = variants[i].nr * variants[i].size / psize;
 	}

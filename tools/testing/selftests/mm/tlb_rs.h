@@ -65,12 +65,14 @@ struct pin_longterm_test {
 /*
  * Markers: instructions without any effect, which a TCG plugin of QEMU
  * recognises as the start and the stop of a measured region. They are also
- * compiler barriers, so that nothing measured moves out of the region.
+ * compiler barriers, so that nothing measured moves out of the region. On
+ * arm64 they may clobber x0: for gem5 they are replaced by its own
+ * instructions, which write it.
  */
 static inline void tlb_rs_region_start(void)
 {
 #if defined(__aarch64__)
-	asm volatile("hint #100" ::: "memory");
+	asm volatile("hint #100" ::: "x0", "memory");
 #elif defined(__x86_64__)
 	/* nopl 0x746c6201(%rax) */
 	asm volatile(".byte 0x0f, 0x1f, 0x80, 0x01, 0x62, 0x6c, 0x74" ::: "memory");
@@ -82,7 +84,7 @@ static inline void tlb_rs_region_start(void)
 static inline void tlb_rs_region_stop(void)
 {
 #if defined(__aarch64__)
-	asm volatile("hint #101" ::: "memory");
+	asm volatile("hint #101" ::: "x0", "memory");
 #elif defined(__x86_64__)
 	/* nopl 0x746c6202(%rax) */
 	asm volatile(".byte 0x0f, 0x1f, 0x80, 0x02, 0x62, 0x6c, 0x74" ::: "memory");
