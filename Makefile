@@ -61,7 +61,7 @@ help:
 #:   make boot INITRD=file    boot an initramfs of yours; or JOB='shell commands'
 #:   make shell               a shell in the guest
 #:   make bench               measurements, into build/bench/: bench.html (one page), bench.md, bench.json;
-#:                            SUITE='counts pageout': only these
+#:                            SUITE='counts pageout': only these; SUITE=model GEM5=dir: time, in gem5
 #:   make selftests           the kernel tree's own mm selftests on both, compared; TESTS='cow migration'
 #:                            MIGRC=1: instead, the checked image under the oracle, migrc on and off;
 #:                            MOVE=1: while their memory is moved; HVO=1: those of HugeTLB pages on

@@ -14,7 +14,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from tlbrs.bench import (bench, content, flushcode, machine, of_folio, of_hvo, of_migrc, of_tiers, of_tlb_batch,
+from tlbrs.bench import (bench, content, flushcode, machine, of_folio, of_hvo, of_migrc, of_model, of_tiers, of_tlb_batch,
                          outcome, output, page, plots, suites)
 from tlbrs.guest import guest
 
@@ -118,13 +118,23 @@ def boots(_, arch, job, variant="bench", **options):
     return found, machine.command(arch, variant, job, options), ""
 
 
+def windows(runs):    # pylint: disable=unused-argument
+    """Instead of gem5: as many TLBIs as boots() has, and time that grows with the cores."""
+    counts = {"split_anon": SPLITS["split_anon"], "move_ro": MOVES["move_ro"], "move_mthp": FOLIOS["mthp"]}
+    return {(cores, work, mode, *options): of_model.Window(
+        1000 + 100 * cores * (mode == of_model.STOCK), 900, *2 * [counts[work][mode + 1] * (8 if work == "split_anon" else 1)], 350)
+        for cores, work, mode, options in of_model.wanted()}
+
+
 def measured():
     """Results of all suites, as they are read back from their files."""
     with tempfile.TemporaryDirectory() as out, mock.patch.multiple(
             suites, text_size=lambda path: (len(str(path)), 2, 1), symbol_size=lambda path, name: 9000 + len(str(path))), \
             mock.patch.multiple(of_tlb_batch, boot=boots, flush_share=lambda result: None), \
             mock.patch.object(of_migrc, "boot", boots), mock.patch.object(of_hvo, "boot", boots), \
-            mock.patch.object(of_folio, "boot", boots), mock.patch.object(of_tiers, "boot", boots):
+            mock.patch.object(of_folio, "boot", boots), mock.patch.object(of_tiers, "boot", boots), \
+            mock.patch.multiple(of_model, boot=boots, measured=windows, Runs=mock.Mock(), gem5=mock.Mock()), \
+            mock.patch.dict("os.environ", GEM5="gem5"):
         context = outcome.Context(["arm64", "x86_64"], "bench", "7.3", Path(out))
         results = []
         for name, suite in suites.SUITES.items():

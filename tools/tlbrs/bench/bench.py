@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Measurements beyond the main job: build the bench kernels, run the suites, evaluate the targets.
 
-usage: tlb-rs bench [SUITE...]     or the variable SUITE="pageout worst"; default: all of them
+usage: tlb-rs bench [SUITE...]     or the variable SUITE="pageout worst"; default: all but model, which needs gem5
 
 Each suite leaves build/bench/SUITE.json, and is not run again as long as the kernels, the guest programs
 and the suite itself are the same (--again runs it); one that was interrupted goes on with the boots that are
@@ -96,7 +96,7 @@ def main():
     parser.add_argument("--again", action="store_true", help="do not use earlier results")
     parser.add_argument("--no-build", action="store_true", help="measure the kernels that are there")
     args = parser.parse_args()
-    wanted = args.suite or list(suites.SUITES)
+    wanted = args.suite or [suite for suite in suites.SUITES if suite not in suites.ON_REQUEST]
     if unknown := set(wanted) - set(suites.SUITES):
         parser.error(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(suites.SUITES)}")
 

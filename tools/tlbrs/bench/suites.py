@@ -7,6 +7,7 @@ import subprocess
 from tlbrs.bench.of_folio import demotion, folios, msync
 from tlbrs.bench.of_hvo import hvo
 from tlbrs.bench.of_migrc import migrc, workloads
+from tlbrs.bench.of_model import model
 from tlbrs.bench.of_tiers import programs, tiers
 from tlbrs.bench.of_tlb_batch import counts, pageout, sweep, thpscale, worst
 from tlbrs.bench.outcome import Suite
@@ -55,6 +56,8 @@ def size(result):
             result.compare("cost", arch, work, "bytes", {m: [n] for m, n in enumerate(both)}, command)
 
 
+# Only if asked for: it needs GEM5=DIR.
+ON_REQUEST = {"model"}
 SUITES = {
     "counts": Suite("split and move on each CPU model", counts),
     "folios": Suite("large folios that are moved, and mapped again in runs", folios),
@@ -69,5 +72,6 @@ SUITES = {
     "programs": Suite("programs that use more memory than the fast tier has", programs),
     "workloads": Suite("programs whose memory moves while they use it", workloads),
     "hvo": Suite("HugeTLB pools that give their struct pages back, arm64", hvo),
+    "model": Suite("time on a modelled mesh of cores, arm64", model),
     "size": Suite("code size and struct task_struct", size, ("stock", "release")),
 }

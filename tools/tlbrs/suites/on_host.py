@@ -162,7 +162,8 @@ def tracked():
 
 def tools(suite):
     suite.ktap("meter", sys.executable, "tools/tlb-rs", "meter")
-    for name, test in (("bench arithmetic", "tests.test_bench"), ("selftests comparison", "tests.test_selftests"),
+    for name, test in (("bench arithmetic", "tests.test_bench"), ("modelled machine", "tests.test_model"),
+                       ("selftests comparison", "tests.test_selftests"),
                        ("soak's arithmetic", "tests.test_soak"), ("soak of tiers", "tests.test_soak_tiers"),
                        ("tlbstat on canned files", "tlbstat.test_tlbstat"), ("tlbstat doctor", "tlbstat.test_doctor"),
                        ("tlbstat ab", "tlbstat.test_ab"), ("tlbstat price", "tlbstat.test_price"),

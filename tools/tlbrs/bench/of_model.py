@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Time on a modelled mesh of cores: gem5, in which a TLBI and a DSB are messages to all cores and back."""
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import json
+import os
+import re
+
+from tlbrs.bench.machine import boot
+from tlbrs.guest import guest
+from tlbrs.kernel.common import Fail, store
+from tlbrs.model import gem5
+
+CORES = (2, 4, 8, 16)
+# Name of the region: (what a reader calls it, how it is run). Each runs with vm.tlb_batch=0, and then 1.
+WORKS = {
+    "split_anon": ("split a PTE-mapped 2 MiB THP", "tlb_batch_thp_split --variant anon --thps 1"),
+    "move_ro": ("move 512 pages", "tlb_batch_move_bench --pages 512 --variant ro"),
+    "move_mthp": ("move 32 folios of 64 KiB", "tlb_batch_folio_bench --variant mthp --folios 32"),
+}
+# Two nodes on a machine that has one.
+APPEND = "numa=fake=2"
+# Cycles of each answer of the node that tells the others, and what they stand for. The first is for all figures but one table.
+ANSWERS = {102: "0.35 us for a TLBI and its DSB on 2 cores, as published", 1: "as gem5 has it", 51: "half", 204: "twice"}
+MEASURED = next(iter(ANSWERS))
+# With the most cores: ours over stock, ours over the same without any message. Growth of ours and of stock from 4 cores on.
+OVER_STOCK = {"split_anon": 0.15, "move_mthp": 0.3}
+OVER_LIMIT, GROWTH, STOCK_GROWTH = 1.2, 1.3, 2
+READERS = 3     # of the guest in which the meter counts
+COMMAND = "make bench SUITE=model GEM5=DIR"
+STOCK, OURS = 0, 1
+
+
+@dataclasses.dataclass
+class Window:
+    """A region in simulated time."""
+    us: float
+    others: float       # instructions that all other cores retired, for each us
+    tlbi: int           # that other cores were told of
+    sync: int
+    pair: float         # ns of a TLBI and a DSB, from the first message to the last answer
+
+
+def window(stats):
+    """Of gem5's statistics."""
+    def told(kind, figure):
+        return [value for name, value in stats.items()
+                if re.fullmatch(rf"system\.cpu_cluster\.cpus\d*\.l1d\.outTransLatHist\.{kind}_Initiate::{figure}", name)]
+
+    def mean(kind):
+        samples = told(kind, "samples")
+        return sum(n * m for n, m in zip(samples, told(kind, "mean")) if n) / sum(samples) if sum(samples) else 0
+
+    us = stats["simTicks"] / 1e6
+    retired = {int(m[1]): value for name, value in stats.items()
+               if (m := re.fullmatch(r"system\.cpu_cluster\.cpus(\d+)\.commitStats0\.numInsts", name))}
+    ns = 1e9 / (stats["simFreq"] / stats["system.ruby.clk_domain.clock"])
+    return Window(us, sum(value for core, value in retired.items() if core) / us, int(sum(told("DvmTlbi", "samples"))),
+                  int(sum(told("DvmSync", "samples"))), (mean("DvmTlbi") + mean("DvmSync")) * ns)
+
+
+def job(readers):
+    return " && ".join(f"{run} --pairs 1 --readers {readers}" for _, run in WORKS.values())
+
+
+class Runs:
+    """Boots and measurements; what is unchanged since an earlier run is not run again."""
+
+    def __init__(self, context, program):
+        self.gem5, self.out = program, context.out / "model"
+        self.kernel = guest.kernel_path("arm64", context.variant, context.kver).parent / "vmlinux"
+        self.out.mkdir(exist_ok=True)
+        same = [self.kernel, gem5.initrd("", self.out / "initrd.cpio"), *sorted(gem5.HERE.glob("m*.py"))]
+        self.key = hashlib.sha256(b"".join(path.read_bytes() for path in same)).hexdigest()
+
+    def kept(self, name, make, *what):
+        place = self.out / f"{name}.json"
+        key = [self.key, *what]
+        if place.exists() and (old := json.loads(place.read_text()))["key"] == key:
+            return old["figures"]
+        print(f"  gem5: {name}", flush=True)
+        figures = make()
+        store(place, {"key": key, "figures": figures})
+        return figures
+
+    def boot(self, cores):
+        return self.kept(f"boot-{cores}", lambda: gem5.boot(
+            self.gem5, self.kernel, job(cores - 1), cores, self.out / f"boot-{cores}", 2 * len(WORKS), APPEND),
+            job(cores - 1), cores)
+
+    def measure(self, cores, region, *options):
+        name = f"{cores}-{region}{''.join(options).replace('--', '-')}"
+
+        def make():
+            return dataclasses.asdict(window(gem5.measure(self.gem5, self.kernel, cores, self.out / f"boot-{cores}", region,
+                                                          self.out / name, *options)))
+
+        return Window(**self.kept(name, make, cores, region, *options))
+
+
+def wanted():
+    """(cores, work, mode, options) of all measurements."""
+    for cores in CORES:
+        for work in WORKS:
+            for mode in (STOCK, OURS):
+                yield cores, work, mode, (f"--answer={MEASURED}",)
+            yield cores, work, OURS, ("--without-dvm",)
+    for answer in list(ANSWERS)[1:]:
+        for mode in (STOCK, OURS):
+            yield CORES[-1], "split_anon", mode, (f"--answer={answer}",)
+
+
+def measured(runs):
+    """{(cores, work, mode, option): Window}; gem5 uses one CPU of the host for each."""
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        # The longest first.
+        list(pool.map(runs.boot, sorted(CORES, reverse=True)))
+        todo = sorted(wanted(), key=lambda each: -each[0])
+        windows = pool.map(lambda each: runs.measure(each[0], 2 * list(WORKS).index(each[1]) + each[2], *each[3]), todo)
+        return {(cores, work, mode, *options): found for (cores, work, mode, options), found in zip(todo, windows)}
+
+
+def check_counts(result, found):
+    """What gem5 tells other cores of is what the meter counts, less what its own CPUs do meanwhile."""
+    records, text, _ = boot(result.context, "arm64", job(READERS), mem="1G", nodes=1, append=APPEND, meter=True)
+    rows = []
+    for record in records:
+        name, mode = record.get("region"), record.get("tlb_batch")
+        if name not in WORKS or mode not in (STOCK, OURS):
+            continue
+        counts = {found[cores, name, mode, f"--answer={MEASURED}"].tlbi for cores in CORES}
+        rows.append([WORKS[name][0], mode, record["meter"]["tlbi"], *sorted(counts)])
+        result.gate(f"{WORKS[name][0]}, vm.tlb_batch={mode}: TLBI of gem5 over those of the meter",
+                    max(abs(n - record["meter"]["tlbi"]) for n in counts), 2)
+    result.table("TLBI in a region: QEMU's meter, and gem5", ["work", "vm.tlb_batch", "meter", "gem5"], rows, text)
+
+
+def of_cores(result, found, work):
+    """A table and a plot of time against cores."""
+    title, _ = WORKS[work]
+    answer = f"--answer={MEASURED}"
+    stock, ours, limit = ([found[cores, work, mode, option] for cores in CORES]
+                          for mode, option in ((STOCK, answer), (OURS, answer), (OURS, "--without-dvm")))
+    # Undisturbed are those of which nobody asks anything.
+    lost = [[1 - w.others / alone.others for w, alone in zip(windows, limit)] for windows in (stock, ours)]
+    rows = [[cores, s.us, o.us, o.us / s.us, b.us, o.us / b.us, s.tlbi, s.sync, o.tlbi, o.sync, s.pair, 100 * ls, 100 * lo]
+            for cores, s, o, b, ls, lo in zip(CORES, stock, ours, limit, *lost)]
+    result.table(f"{title}: simulated time", ["cores", "stock, us", "tlb-rs, us", "tlb-rs / stock", "without messages, us",
+                                              "tlb-rs / without", "TLBI stock", "DSB", "TLBI tlb-rs", "DSB", "ns of a pair",
+                                              "others lose, % stock", "% tlb-rs"],
+                 rows, COMMAND)
+    result.plot(f"{title}: time of the caller", list(CORES), "cores", {
+        "stock": [w.us for w in stock], "tlb-rs": [w.us for w in ours], "without any message": [w.us for w in limit]}, "us")
+    most = f"{title}, {CORES[-1]} cores"
+    if work in OVER_STOCK:
+        result.gate(f"{most}: time over stock", ours[-1].us / stock[-1].us, OVER_STOCK[work], hard=False)
+    result.gate(f"{most}: time over that without any message", ours[-1].us / limit[-1].us, OVER_LIMIT, hard=False)
+    result.gate(f"{title}: growth from {CORES[1]} to {CORES[-1]} cores", ours[-1].us / ours[1].us, GROWTH, hard=False)
+    result.gate(f"{title}: {STOCK_GROWTH} over growth of stock", STOCK_GROWTH / (stock[-1].us / stock[1].us), 1, hard=False)
+
+
+def sensitivity(result, found):
+    """Does what is said of the split depend on what a message costs?"""
+    title, cores = WORKS["split_anon"][0], CORES[-1]
+    rows = []
+    for answer, text in sorted(ANSWERS.items()):
+        stock, ours = (found[cores, "split_anon", mode, f"--answer={answer}"] for mode in (STOCK, OURS))
+        rows.append([text, stock.pair, stock.us, ours.us, ours.us / stock.us])
+    result.table(f"{title}, {cores} cores: what a message costs",
+                 ["each answer", "ns of a pair, stock", "stock, us", "tlb-rs, us", "tlb-rs / stock"], rows,
+                 COMMAND)
+    result.gate(f"{title}, {cores} cores: greatest ratio of all latencies", max(row[-1] for row in rows), 1, hard=False)
+
+
+def model(result):
+    place = os.environ.get("GEM5")
+    if not place:
+        raise Fail(f"{COMMAND}: where is gem5?")
+    found = measured(Runs(result.context, gem5.find(place)))
+    for work in WORKS:
+        of_cores(result, found, work)
+    sensitivity(result, found)
+    check_counts(result, found)
+    result.notes.append(
+        "A model, and not silicon: out-of-order cores of gem5 at 2 GHz (`O3_ARM_v7a_3`), private caches of 64 KiB and 1 MiB, a "
+        "mesh with two cycles for a router and a link. A core answers a TLBI at once, and a DSB when its own loads are done. "
+        "So other cores lose next to nothing here, unlike on hardware. Caches and TLBs are cold when a region begins.")
