@@ -121,7 +121,7 @@ def boot(args):
     # The machine has no way to switch itself off.
     terminal = Path(m5.options.outdir, "system.terminal")
     while END not in terminal.read_bytes():
-        if m5.simulate(TICKS // 20).getCause() != "simulate() limit reached" or m5.curTick() > args.seconds * TICKS:
+        if m5.simulate(TICKS // 1000).getCause() != "simulate() limit reached" or m5.curTick() > args.seconds * TICKS:
             sys.exit("gem5 stopped: no end of the job")
 
 
