@@ -122,7 +122,7 @@ def windows(runs):    # pylint: disable=unused-argument
     """Instead of gem5: as many TLBIs as boots() has, and time that grows with the cores."""
     counts = {"split_anon": SPLITS["split_anon"], "move_ro": MOVES["move_ro"], "move_mthp": FOLIOS["mthp"]}
     return {(cores, work, mode, *options): of_model.Window(
-        1000 + 100 * cores * (mode == of_model.STOCK), 900, *2 * [counts[work][mode + 1] * (8 if work == "split_anon" else 1)], 350)
+        1000 + 100 * cores * (mode == of_model.STOCK), 900, 900, *2 * [counts[work][mode + 1] * (8 if work == "split_anon" else 1)], 350)
         for cores, work, mode, options in of_model.wanted()}
 
 

@@ -109,7 +109,7 @@ system.ruby.clk_domain.clock                      500                       # Cl
 class Figures(unittest.TestCase):
     def test_window(self):
         found = of_model.window(gem5.stats(SPLIT))
-        self.assertEqual((found.us, found.tlbi, found.sync), (1082.6655, 543, 543))
+        self.assertEqual((found.us, found.insns, found.tlbi, found.sync), (1082.6655, 1066203, 543, 543))
         self.assertAlmostEqual(found.others, 1531315 / 1082.6655)
         self.assertAlmostEqual(found.pair, (496 + 492.305709) / 2)
 
@@ -120,7 +120,7 @@ class Figures(unittest.TestCase):
 
     def gates(self, more):
         """Of counts that are `more` than those of the meter with the most cores."""
-        found = {(cores, work, mode, *options): of_model.Window(9, 9, 512 + more * (cores == 16), 512, 9)
+        found = {(cores, work, mode, *options): of_model.Window(9, 9, 9, 512 + more * (cores == 16), 512, 9)
                  for cores, work, mode, options in of_model.wanted()}
         records = [{"region": name, "tlb_batch": mode, "meter": {"tlbi": 512}} for name in of_model.WORKS for mode in (-1, 0, 1)]
         result = outcome.Result(outcome.Context(["arm64"], "bench", "7.3", None))

@@ -31,6 +31,7 @@ OUT = ROOT / "build" / "bench"
 def inputs(suite, context):
     """The files on which the figures of a suite depend."""
     return [*(HERE / f"{name}.py" for name in ("suites", "outcome", "machine", "flushcode")), *sorted(HERE.glob("of_*.py")),
+            *(sorted(HERE.parent.glob("model/*.py")) if suite == "model" else ()),
             Path(measure.__file__), *sorted(Path(guest.__file__).parent.glob("*.py")), Path(guest.__file__).parent / "init",
             *sorted((ROOT / "tools/meter").glob("*.[ch]")), *sorted((ROOT / "tools/testing/selftests/mm").glob("*.[ch]")),
             *(guest.kernel_path(arch, variant, context.kver) for arch in context.arches

@@ -6,8 +6,8 @@ usage: gem5.fast machine.py --configs DIR --loader FILE --kernel VMLINUX --initr
 
 --regions: cores without time and without caches run the job to its end, and leave a checkpoint at the start of each
 of its regions, region.K in the output directory. --restore: cores with time and caches run from there to the end of
-the region. --answer: of the node that tells all cores of a TLBI or DSB; it answers twice for each. --without-dvm:
-it is told to no other core.
+the region. --answer: how long each message takes to leave the node that tells all cores of a TLBI or DSB; three of
+them follow each other. --without-dvm: it is told to no other core.
 """
 
 import argparse
