@@ -14,8 +14,8 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from tlbrs.bench import (bench, content, flushcode, machine, of_folio, of_hvo, of_migrc, of_model, of_tiers, of_tlb_batch,
-                         outcome, output, page, plots, suites)
+from tlbrs.bench import (bench, content, flushcode, machine, of_folio, of_hvo, of_migrc, of_model, of_scaling, of_tiers,
+                         of_tlb_batch, outcome, output, page, plots, suites)
 from tlbrs.guest import guest
 
 
@@ -60,14 +60,16 @@ def boots(_, arch, job, variant="bench", **options):
     runs, found = int(option("pairs", 3)), []
     for mode in (None,) if variant == "stock" else (-1, 0, 1):
         for i in range(runs):
-            if "thp_split" in job:
+            for n in re.findall(r"--processes (\d+)", job):
+                found.append(flushed(f"split_shared{n}", mode, i, [int(n) * f for f in SPLITS["split_anon"]], 8, procs=int(n)))
+            if "thp_split" in job and "--processes" not in job:
                 found += [flushed(name, mode, i, f, 8, "thps") for name, f in SPLITS.items()]
             if "move_bench" in job and "migrc" not in job:
                 n = int(option("pages", 4096))
                 found += [flushed(name, mode, i, f, 1, pages=n) for name, f in MOVES.items()]
-            for variant in re.findall(r"--variant (\w+)", job) if "folio_bench" in job else ():
+            for variant, kib in re.findall(r"--variant (\w+)(?: --size (\d+))?", job) if "folio_bench" in job else ():
                 name = ("migrate_" if variant == "load" else "move_") + variant
-                found += [flushed(name, mode, i, FOLIOS[variant], 1, whole=1)] if variant in FOLIOS else []
+                found += [flushed(name, mode, i, FOLIOS[variant], 1, whole=1, folio_kib=int(kib or 64))] if variant in FOLIOS else []
             if "tlb_batch_msync_bench" in job:
                 names = of_folio.WRITTEN[" --writeback" if "--writeback" in job else ""]
                 found += [flushed(name, mode, i, (1, 1, 0.06 if "64k" in name or "2m" in name else 1), 4096)
@@ -133,6 +135,7 @@ def measured():
             mock.patch.multiple(of_tlb_batch, boot=boots, flush_share=lambda result: None), \
             mock.patch.object(of_migrc, "boot", boots), mock.patch.object(of_hvo, "boot", boots), \
             mock.patch.object(of_folio, "boot", boots), mock.patch.object(of_tiers, "boot", boots), \
+            mock.patch.object(of_scaling, "boot", boots), \
             mock.patch.multiple(of_model, boot=boots, measured=windows, Runs=mock.Mock(), gem5=mock.Mock()), \
             mock.patch.dict("os.environ", GEM5="gem5"):
         context = outcome.Context(["arm64", "x86_64"], "bench", "7.3", Path(out))

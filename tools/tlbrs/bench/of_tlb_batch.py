@@ -49,7 +49,7 @@ def counts(result):
                         {MODES[m]: [per_unit(by[m], "tlbi", work_unit(n)) for n, by in found.items()]
                          for m in modes_of(found)}, "TLBI", "bars", True)
         rounds = 9
-        job = each_mode(f"{SPLIT} --variant anon --variant mixed --variant shared4 --variant order4 && {MOVE} && {FOLIOS}"
+        job = each_mode(f"{SPLIT} --variant anon --variant mixed --variant shared --variant order4 && {MOVE} && {FOLIOS}"
                         .format(readers), rounds)
         records, text, _ = boot(result.context, arch, job, disk="64M")
         of_stock = time_table(result, arch, samples(records), rounds, text, WORK_NAMES, work_unit)

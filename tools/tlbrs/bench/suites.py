@@ -8,6 +8,7 @@ from tlbrs.bench.of_folio import demotion, folios, msync
 from tlbrs.bench.of_hvo import hvo
 from tlbrs.bench.of_migrc import migrc, workloads
 from tlbrs.bench.of_model import model
+from tlbrs.bench.of_scaling import scaling
 from tlbrs.bench.of_tiers import programs, tiers
 from tlbrs.bench.of_tlb_batch import counts, pageout, sweep, thpscale, worst
 from tlbrs.bench.outcome import Suite
@@ -66,6 +67,7 @@ SUITES = {
     "pageout": Suite("MADV_PAGEOUT of clean, dirty and large folios", pageout),
     "worst": Suite("work from which a batch gains little or nothing", worst),
     "thpscale": Suite("huge page faults in fragmented memory", thpscale),
+    "scaling": Suite("counts against size of folios, processes and CPUs", scaling),
     "sweep": Suite("one ASID invalidation or many by address", sweep),
     "migrc": Suite("flushes that are deferred at migration", migrc, ("stock",)),
     "tiers": Suite("pages that are demoted with migrc", tiers, ("checked",)),

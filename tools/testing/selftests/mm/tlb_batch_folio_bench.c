@@ -3,7 +3,7 @@
  * Moves large folios that are mapped by PTEs to and fro between nodes 0 and 1. One call is a
  * measured region: what it costs to unmap them, and to map them again. All contents are checked.
  *
- * mthp     256 anonymous folios of 64 KiB
+ * mthp     256 anonymous folios of 64 KiB; with --size, 16 MiB in folios of that size
  * thp8     8 THPs of 2 MiB
  * thp1     one
  * file     256 folios of 64 KiB of an ext4 file, mapped read-only
@@ -26,6 +26,9 @@
 
 #define SEED		13
 #define LOAD_ROUNDS	24
+/* Sizes of anonymous folios with pages of 4 KiB: at least four pages, and less than a THP. */
+#define SMALLEST_KIB	16
+#define LARGEST_KIB	1024
 
 static int pairs;
 static int nr_readers;
@@ -61,8 +64,13 @@ static size_t count_folios(const struct variant *v, const char *base)
 /* No other size of anonymous folio is made. */
 static void choose_size(size_t size)
 {
-	tlb_rs_setting(THP_SYSFS "hugepages-64kB/enabled", size == 64 << 10 ? "always" : "never");
-	tlb_rs_setting(THP_SYSFS "hugepages-2048kB/enabled", size == SZ_2M ? "always" : "never");
+	char path[64];
+	size_t kib;
+
+	for (kib = SMALLEST_KIB; kib <= SZ_2M >> 10; kib *= 2) {
+		snprintf(path, sizeof(path), THP_SYSFS "hugepages-%zukB/enabled", kib);
+		tlb_rs_setting(path, size == kib << 10 ? "always" : "never");
+	}
 }
 
 static bool prepare_mthp(const struct variant *v, char *base, size_t len)
@@ -139,6 +147,9 @@ static bool prepare_file(const struct variant *v, char *base, size_t len)
 		__atomic_load_n(base + off, __ATOMIC_RELAXED);
 	return ok && count_folios(v, base) == v->nr;
 }
+
+/* Of variants[]. */
+#define MTHP	0
 
 static struct variant variants[] = {
 	{ "mthp", 64 << 10, 256, prepare_mthp, 3, false, false },
@@ -286,9 +297,9 @@ static int run_once(const struct variant *v)
 	whole = count_folios(v, base);
 	snprintf(name, sizeof(name), v->hint ? "%s" : v->call ? "move_%s" : "migrate_%s", v->name);
 	snprintf(extra, sizeof(extra),
-		 ",\"units\":%lld,\"folios\":%zu,\"whole\":%zu,\"readers\":%d",
+		 ",\"units\":%lld,\"folios\":%zu,\"folio_kib\":%zu,\"whole\":%zu,\"readers\":%d",
 		 v->hint ? (long long)(len / psize) : c.vmstat[TLB_RS_VMSTAT_MIGRATED], v->nr,
-		 whole, nr_readers);
+		 v->size >> 10, whole, nr_readers);
 	tlb_rs_json_region(name, extra, &c);
 
 	/* With the batch, which x86 has for other CPUs only, and neighbours that are alike. */
@@ -328,7 +339,7 @@ static int run_variant(const struct variant *v)
 static void help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
-	       "  [--variant NAME]... [--folios N] [--pairs P]\n"
+	       "  [--variant NAME]... [--folios N] [--size KIB] [--pairs P]\n"
 	       "  [--readers K [--idle]] [--dir EXT4_DIR]\n",
 	       prog);
 }
@@ -338,6 +349,7 @@ int main(int argc, char **argv)
 	static const struct option options[] = {
 		{ "variant", required_argument, NULL, 'v' },
 		{ "folios", required_argument, NULL, 'f' },
+		{ "size", required_argument, NULL, 's' },
 		{ "pairs", required_argument, NULL, 'p' },
 		{ "readers", required_argument, NULL, 'r' },
 		{ "idle", no_argument, NULL, 'i' },
@@ -346,11 +358,11 @@ int main(int argc, char **argv)
 		{ }
 	};
 	unsigned int wanted = 0;
-	size_t i, most = 0, folios = 0;
+	size_t i, kib, most = 0, folios = 0;
 	int opt;
 
 	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "v:f:p:r:id:h", options, NULL)) != -1) {
+	while ((opt = getopt_long(argc, argv, "v:f:s:p:r:id:h", options, NULL)) != -1) {
 		switch (opt) {
 		case 'v':
 			for (i = 0; i < ARRAY_SIZE(variants); i++) {
@@ -363,6 +375,14 @@ int main(int argc, char **argv)
 			break;
 		case 'f':
 			folios = tlb_rs_number(optarg, 1, 256);
+			break;
+		case 's':
+			kib = tlb_rs_number(optarg, SMALLEST_KIB, LARGEST_KIB);
+			if (kib & (kib - 1))
+				ksft_exit_fail_msg("--size %zu: no power of two\n", kib);
+			variants[MTHP].nr *= variants[MTHP].size / 1024;
+			variants[MTHP].nr /= kib;
+			variants[MTHP].size = kib << 10;
 			break;
 		case 'p':
 			pairs = tlb_rs_number(optarg, 0, 1000);

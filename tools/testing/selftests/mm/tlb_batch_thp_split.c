@@ -8,7 +8,7 @@
  *          back of the second page of each THP
  * mixed    every 7th page not exclusive and write-protected, every 5th clean
  *          and old: runs of PTEs that can be cleared at once are short
- * shared4  mapped by 4 processes
+ * shared   mapped by 4 processes, or --processes N
  * order4   as anon, but the folios that are left have 16 pages
  * shmem    a tmpfs file, mapped at an odd address, so that each THP is mapped
  *          by PTEs of two page tables
@@ -26,9 +26,10 @@
 
 #define SPLIT_FILE		DEBUGFS "split_huge_pages"
 #define SPLIT_TRIES		4
-#define NR_CHILDREN		3
+#define MAX_PROCESSES		64
 
 static size_t nr_thps = 32;
+static int nr_processes = 4;
 static int pairs;
 static int nr_readers;
 static bool touch;
@@ -302,14 +303,15 @@ static int shared_child(int nr, char *base, size_t len, int ready, int go)
 	return 0;
 }
 
-static bool split_shared4(void)
+static bool share_and_split(void)
 {
 	size_t len = nr_thps * thp_size;
 	int ready[2], go[2], i, status;
 	struct tlb_rs_counters c;
-	pid_t pid[NR_CHILDREN];
+	int children = nr_processes - 1;
+	pid_t pid[MAX_PROCESSES];
 	__u64 *pfn;
-	char extra[80];
+	char extra[80], name[32];
 	bool ok = true;
 	char *base;
 	char b;
@@ -323,7 +325,7 @@ static bool split_shared4(void)
 	note_frames(base, pfn);
 
 	fflush(stdout);
-	for (i = 0; i < NR_CHILDREN; i++) {
+	for (i = 0; i < children; i++) {
 		pid[i] = fork();
 		if (pid[i] < 0)
 			ksft_exit_fail_msg("fork: %s\n", strerror(errno));
@@ -335,23 +337,24 @@ static bool split_shared4(void)
 		}
 	}
 	close(ready[1]);
-	for (i = 0; i < NR_CHILDREN; i++) {
+	for (i = 0; i < children; i++) {
 		if (read(ready[0], &b, 1) != 1) {
 			ksft_print_msg("a child failed before the split\n");
 			ok = false;
 		}
 	}
 	snprintf(extra, sizeof(extra), ",\"thps\":%zu,\"runs\":1,\"procs\":%d",
-		 nr_thps, NR_CHILDREN + 1);
+		 nr_thps, nr_processes);
+	snprintf(name, sizeof(name), "split_shared%d", nr_processes);
 
 	tlb_rs_begin(&c);
 	ok &= split_thps(base, 0);
 	tlb_rs_end(&c);
-	tlb_rs_json_region("split_shared4", extra, &c);
+	tlb_rs_json_region(name, extra, &c);
 
-	for (i = 0; i < NR_CHILDREN; i++)
+	for (i = 0; i < children; i++)
 		ok &= write(go[1], "", 1) == 1;
-	for (i = 0; i < NR_CHILDREN; i++) {
+	for (i = 0; i < children; i++) {
 		if (waitpid(pid[i], &status, 0) != pid[i] || status) {
 			ksft_print_msg("child %d: status 0x%x\n", i, status);
 			ok = false;
@@ -515,9 +518,9 @@ static int run_mixed(void)
 	return split_mixed() ? KSFT_PASS : KSFT_FAIL;
 }
 
-static int run_shared4(void)
+static int run_shared(void)
 {
-	return split_shared4() ? KSFT_PASS : KSFT_FAIL;
+	return share_and_split() ? KSFT_PASS : KSFT_FAIL;
 }
 
 static int run_order4(void)
@@ -531,7 +534,7 @@ static const struct {
 } variants[] = {
 	{ "anon", run_anon },
 	{ "mixed", run_mixed },
-	{ "shared4", run_shared4 },
+	{ "shared", run_shared },
 	{ "order4", run_order4 },
 	{ "shmem", split_shmem },
 	{ "ext4", split_ext4 },
@@ -552,7 +555,7 @@ static int run_variant(int (*run)(void))
 static void help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
-	       "  [--variant NAME]... [--thps N] [--pairs P]\n"
+	       "  [--variant NAME]... [--thps N] [--processes N] [--pairs P]\n"
 	       "  [--readers K [--touch]] [--dir EXT4_DIR]\n",
 	       prog);
 }
@@ -562,6 +565,7 @@ int main(int argc, char **argv)
 	static const struct option options[] = {
 		{ "variant", required_argument, NULL, 'v' },
 		{ "thps", required_argument, NULL, 't' },
+		{ "processes", required_argument, NULL, 'n' },
 		{ "pairs", required_argument, NULL, 'p' },
 		{ "readers", required_argument, NULL, 'r' },
 		{ "touch", no_argument, NULL, 'T' },
@@ -575,7 +579,7 @@ int main(int argc, char **argv)
 	char size[32];
 
 	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "v:t:p:r:Td:h", options, NULL)) != -1) {
+	while ((opt = getopt_long(argc, argv, "v:t:n:p:r:Td:h", options, NULL)) != -1) {
 		switch (opt) {
 		case 'v':
 			for (i = 0; i < ARRAY_SIZE(variants); i++) {
@@ -588,6 +592,9 @@ int main(int argc, char **argv)
 			break;
 		case 't':
 			nr_thps = tlb_rs_number(optarg, 1, 512);
+			break;
+		case 'n':
+			nr_processes = tlb_rs_number(optarg, 1, MAX_PROCESSES);
 			break;
 		case 'p':
 			pairs = tlb_rs_number(optarg, 0, 1000);
