@@ -32,7 +32,8 @@ help:
 
 #: tlb-rs: less TLB maintenance in Linux, in Rust
 #:
-#:   make run                 build stock and tlb-rs, boot both, print the comparison
+#:   make run                 build stock and tlb-rs, boot both, print the comparison; FAST=1: tlb-rs only, with
+#:                            vm.tlb_batch=0 and 1
 #:   make test                all suites but those below; ends with "N passed, N failed"; V=1 shows what passed, too;
 #:                            SUITE='style tools': only these; ARCH=: only this architecture. By name only, for the
 #:                            time that they take:

@@ -76,11 +76,12 @@ class Verdict(unittest.TestCase):
 
     def test_exit_status(self):
         """Of all of it, with boots that skip some work."""
-        cpus = set()
+        cpus, kernels = set(), set()
 
-        def main(gone, arch="arm64", ns=10):
+        def main(gone, arch="arm64", ns=10, fast="0"):
             def fake(_, kernel, __, meter, cpu, **___):
                 cpus.add(cpu)
+                kernels.add(kernel)
                 found = figures(arch, *((None,) if kernel == "stock" else (0, 1)))
                 for work in measure.TIME_LIMIT["arm64"]:
                     found[work].get(1, found[work].get(None)).ns = [ns] * 3
@@ -89,12 +90,13 @@ class Verdict(unittest.TestCase):
             with tempfile.TemporaryDirectory() as out, mock.patch.multiple(
                     measure, make=mock.DEFAULT, kernel=lambda _, variant, __: variant, run=fake), \
                     mock.patch.object(run, "ROOT", Path(out)), mock.patch.object(sys, "argv", ["run.py"]), \
-                    mock.patch.dict("os.environ", {"ARCH": arch}), \
+                    mock.patch.dict("os.environ", {"ARCH": arch, "FAST": fast}), \
                     contextlib.redirect_stdout(io.StringIO()) as said:
                 return run.main(), said.getvalue().splitlines()
 
         status, lines = main(None)
         self.assertEqual((status, lines[-1], cpus), (0, "tlb-rs wins", {"max", "neoverse-n1"}))
+        self.assertEqual(kernels, {"stock", "release"})
         cpus.clear()
         status, lines = main(None, "x86_64", 100)
         self.assertEqual(cpus, {"max"})
@@ -105,3 +107,12 @@ class Verdict(unittest.TestCase):
             status, lines = main(("split_shmem", kernel, meter))
             self.assertEqual((status, lines[-1]), (1, "tlb-rs does not win"))
             self.assertIn("target missed: split a shmem THP: ", "\n".join(lines))
+        kernels.clear()
+        status, lines = main(None, fast="1")
+        self.assertEqual((status, lines[-1], kernels), (0, "tlb-rs wins", {"release"}))
+        self.assertTrue(any("It is not stock" in line for line in lines))
+        self.assertEqual([line.split() for line in lines if "vm.tlb_batch=0  " in line], 2 * [["vm.tlb_batch=0", "tlb-rs"]])
+        status, lines = main(None, "x86_64", 100, fast="1")
+        self.assertEqual((status, lines[-1]), (0, "tlb-rs flushes no more than vm.tlb_batch=0"))
+        status, lines = main(("split_shmem", "release", True), fast="1")
+        self.assertEqual((status, lines[-1]), (1, "tlb-rs does not win"))
