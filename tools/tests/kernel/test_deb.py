@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from unittest import mock
 
 from tests.kernel.fixtures import FAKE_BINDGEN, NEW_RUSTC, STOCK, Case, write
 from tlbrs.kernel import common, series
@@ -77,6 +78,19 @@ class Deb(Case):
         if not Path("/boot", f"config-{os.uname().release}").exists():
             self.fails((*deb, "arm64" if other == "x86_64" else "x86_64"), "/boot/config-", "CONFIG=",
                        "/proc/config.gz")
+
+    def test_forbidden(self):
+        """What forbids Rust is named, and nothing that is merely a consequence."""
+        write(self.kdir, {"init/Kconfig": "config RUST\n\tbool\n\tdepends on !MODVERSIONS || GENDWARFKSYMS\n"})
+        drops = {"Makefile": CONFIGURED["Makefile"].replace("olddefconfig", "other") +
+                             "olddefconfig:\n\tsed -i -e /RUST/d -e /MIGRC/d $(O)/.config\n"}
+        write(self.dir, {"config": "CONFIG_MODVERSIONS=y\n"})
+        with mock.patch.dict(CONFIGURED, drops), self.assertRaises(AssertionError) as failed:
+            self.configured("x86_64", self.dir / "config")
+        said = str(failed.exception)
+        self.assertIn("did not take for build: CONFIG_RUST=y (is n), CONFIG_MIGRC=y (is n)\n  CONFIG_RUST is off because of "
+                      "CONFIG_MODVERSIONS=y and CONFIG_GENDWARFKSYMS=n: it needs !MODVERSIONS || GENDWARFKSYMS\n", said)
+        self.assertNotIn("CONFIG_MIGRC is off", said)
 
     def test_no_debhelper(self):
         self.path(("dh_prep", "dpkg-buildpackage"))

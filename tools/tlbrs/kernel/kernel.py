@@ -19,7 +19,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tlbrs.kernel import overlay, series, source, toolchain
+from tlbrs.kernel import overlay, series, source, toolchain, unmet
 from tlbrs.kernel.common import (BUILD, ROOT, Fail, Progress, dotted, lock, logged, need_space,
                                  one_of, say, sha256, store)
 
@@ -188,6 +188,21 @@ def not_taken(config, frags, arch, kver):
             not {(k, a, o) for k in (kver, "*") for a in (arch, "*")} & MAY_BE_OFF]
 
 
+def why_not(make, env, src, config, bad, frags):
+    """What forbids these options, as far as the tree says it. Where Rust is off, so is all that needs it."""
+    names = [b.partition("=")[0] for b in bad]
+    names = ["CONFIG_RUST"] if "CONFIG_RUST" in names else names
+    got = options(config.read_text(encoding="utf-8"))
+    rows = [row for name in names for row in unmet.reasons(src, name, got)]
+    if any("RUST_IS_AVAILABLE" in row for row in rows) or names == ["CONFIG_RUST"] and not rows:
+        p = subprocess.run([*make, "rustavailable"], env=env, capture_output=True, text=True, check=False)
+        rows.append(p.stderr.strip())
+    else:
+        rows += [f"change that in one of {', '.join(f.name for f in frags)}, or in a further fragment"] if rows else []
+    return "\n".join(f"  {row}" for row in rows) or (
+        f"  a dependency is missing from {', '.join(f.name for f in frags)}, or the option does not exist in this kernel")
+
+
 def configure(make, env, src, out, arch, frags, kver, base="tinyconfig"):
     """.config from a target of make, or a file, and the fragments; unchanged content keeps its time."""
     kconfigs = [f for k, f in overlay.overlay_files().items() if Path(k).name.startswith("Kconfig")]
@@ -213,12 +228,8 @@ def configure(make, env, src, out, arch, frags, kver, base="tinyconfig"):
               " ".join(f'"{f}"' for f in frags) + '\n"$@" olddefconfig\n')
     logged(["bash", "-c", script, "-", *make], log, f"configuring {out.name}", env=env)
     if bad := not_taken(config, frags, arch, kver):
-        reason = ""
-        if any("CONFIG_RUST=" in b for b in bad):
-            p = subprocess.run([*make, "rustavailable"], env=env, capture_output=True, text=True, check=False)
-            reason = "\n" + p.stderr.strip()
-        raise Fail(f"options that did not take for {out.name}: {', '.join(bad)}\n  a dependency is missing from "
-                   f"{', '.join(f.name for f in frags)}, or the option does not exist in this kernel{reason}")
+        raise Fail(f"options that did not take for {out.name}: {', '.join(bad)}\n" +
+                   why_not(make, env, src, config, bad, frags))
     if old and old[0] == config.read_bytes():
         os.utime(config, ns=(old[1].st_atime_ns, old[1].st_mtime_ns))
     stamp.write_text(key, encoding="utf-8")
