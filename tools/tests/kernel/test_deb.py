@@ -18,6 +18,13 @@ CONFIGURED = {
     "scripts/kconfig/merge_config.sh": '#!/bin/sh\nshift 3\nconfig=$1\nshift\ncat "$@" >> "$config"\n'}
 FRAGMENTS = {"config/deb.fragment": "CONFIG_RUST=y\n", "config/release.fragment": "CONFIG_MIGRC=y\n",
              "config/hvo.fragment": "CONFIG_HUGETLB_VMEMMAP_PAUSE=y\n"}
+# Each run makes another package, as bindeb-pkg does.
+BINDEB = """bindeb-pkg:
+	rm -rf $(O)/new && mkdir -p $(O)/new/DEBIAN $(O)/new/usr/src/linux-headers-7.3
+	cp $(CURDIR)/Makefile $(O)/new/usr/src/linux-headers-7.3/ && echo NAME = x >>$(O)/new/usr/src/linux-headers-7.3/Makefile
+	printf 'Package: linux-headers-7.3\\nVersion: 1\\nArchitecture: all\\nMaintainer: a\\nDescription: a\\n' >$(O)/new/DEBIAN/control
+	n=$$(ls $(O)/.. | grep -c headers); dpkg-deb -b $(O)/new $(O)/../linux-headers-7.3_$$((n + 1))_all.deb
+"""
 
 
 class Deb(Case):
@@ -91,6 +98,22 @@ class Deb(Case):
         self.assertIn("did not take for build: CONFIG_RUST=y (is n), CONFIG_MIGRC=y (is n)\n  CONFIG_RUST is off because of "
                       "CONFIG_MODVERSIONS=y and CONFIG_GENDWARFKSYMS=n: it needs !MODVERSIONS || GENDWARFKSYMS\n", said)
         self.assertNotIn("CONFIG_MIGRC is off", said)
+
+    def test_headers_are_completed(self):
+        """The newest package, and no older one."""
+        if not shutil.which("dpkg-deb"):
+            self.skipTest("no dpkg-deb here")
+        makes = CONFIGURED["Makefile"] + BINDEB
+        with mock.patch.dict(CONFIGURED, {"Makefile": makes}):
+            self.configured("arm64", "defconfig")
+        self.path(rustc=NEW_RUSTC, bindgen=FAKE_BINDGEN, **{t: "" for t in ("dpkg-buildpackage", "dh_prep", "depmod")})
+        for n in (1, 2):
+            out = self.ok("deb", "--kdir", self.kdir, "--arch", "arm64", "--config", "defconfig")
+            self.assertIn(f"linux-headers-7.3_{n}_all.deb", out)
+        for n in (1, 2):
+            held = subprocess.run(["dpkg-deb", "-c", self.repo / f"build/7.3-kdir/arm64-deb/linux-headers-7.3_{n}_all.deb"],
+                                  check=True, text=True, capture_output=True).stdout
+            self.assertIn("/usr/src/linux-headers-7.3/.config\n", held)
 
     def test_no_debhelper(self):
         self.path(("dh_prep", "dpkg-buildpackage"))

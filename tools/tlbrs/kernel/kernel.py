@@ -19,7 +19,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tlbrs.kernel import overlay, series, source, toolchain, unmet
+from tlbrs.kernel import headers, overlay, series, source, toolchain, unmet
 from tlbrs.kernel.common import (BUILD, ROOT, Fail, Progress, dotted, lock, logged, need_space,
                                  one_of, say, sha256, store)
 
@@ -351,12 +351,17 @@ def deb(a):
     logged(command, out.parent / "build.log", f"building packages in {name}/{out.parent.name}", OBJECT, env=env)
     debs = sorted(out.parent.glob("*.deb"), key=lambda f: f.stat().st_mtime)
     newest = [f for f in debs if f.stat().st_mtime >= (out / ".config").stat().st_mtime]
+    # Each run makes one more.
+    head = next((f for f in reversed(newest) if f.name.startswith("linux-headers-")), None)
+    if head:
+        headers.complete(head, out, toolchain.kernel_tools()[0], a.arch == HOST_ARCH.get(os.uname().machine, os.uname().machine))
     for f in newest:
         print(os.path.relpath(f))
     image = next((f for f in reversed(newest) if f.name.startswith("linux-image-") and "-dbg_" not in f.name), None)
     if image:
         say(f"on the machine: sudo apt-get install ./{image.name}\n"
-            f"  take it off: sudo apt-get remove {image.name.split('_')[0]}")
+            f"  take it off: sudo apt-get remove {image.name.split('_')[0]}" +
+            (f"\n  to build modules on it: sudo apt-get install ./{head.name}" if head else ""))
     return 0
 
 
