@@ -50,6 +50,8 @@ help:
 #:                            SUITE=recipes: bpftrace and perf, as the administrator's guide has them
 #:                            SUITE=chroot: all of it in a minimal Debian 12, some in 13, with nothing installed by hand;
 #:                            as root. CHROOT=bookworm|trixie INNER='style boot': only there, only these
+#:                            SUITE=dkms: packages of make deb, C and Rust modules built on them by DKMS in a minimal Debian
+#:                            12 and 13, and loaded; as root. CHROOT=bookworm|trixie
 #:                            SUITE=abuse: attempts to make it overflow, fill up, stall or leak, at length
 #:   make check               of these what needs neither a kernel build nor a guest: SUITE='style tools verify size'
 #:   make rules               Documentation/mm/tlb_rules.rst, from verify/rules/
@@ -173,7 +175,7 @@ deb deb-config:
 		$(where) $(if $(CONFIG),--config $(CONFIG)) $(if $(filter deb-config,$@),--only-configure)
 
 clean:
-	rm -rf $(addprefix build/,meter tlbstat guest bench report selftests soak matrix test commits chroot exercisers)
+	rm -rf $(addprefix build/,meter tlbstat guest bench report selftests soak matrix test commits chroot dkms exercisers)
 
 distclean:
 	[ ! -d build ] || find build/ -mindepth 1 -delete

@@ -301,7 +301,7 @@ HOST_ARCH = {"aarch64": "arm64"}
 def deb_config(a):
     """What the configuration of a package begins with, and further fragments: CONFIG=, or the running kernel's."""
     if a.config:
-        if a.config[0].endswith("defconfig"):
+        if a.config[0].endswith(("defconfig", "tinyconfig")):
             base = a.config[0]
         else:
             base = Path(a.config[0]).resolve()

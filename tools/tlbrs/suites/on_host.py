@@ -169,6 +169,7 @@ def tools(suite):
                        ("tlbstat ab", "tlbstat.test_ab"), ("tlbstat price", "tlbstat.test_price"),
                        ("tlbstat price on this machine", "tlbstat.test_price_live"), ("package of tlbstat", "tlbstat.test_package"),
                        ("verdicts of make test and matrix", "tests.test_verdicts"), ("fresh systems", "tests.test_fresh"),
+                       ("modules by DKMS", "tests.test_dkms"),
                        ("recipes", "tests.test_recipes"), ("lines of code", "tests.test_size"),
                        ("tables of rules", "tests.test_rules"), ("decisions in C", "tests.test_policy"),
                        ("verdict of make run", "tests.test_run"), ("guest runner", "tests.test_guest"),
