@@ -46,7 +46,8 @@ help:
 #:                            SUITE=fsx: fsx and stress-ng on ext4, xfs and btrfs, for MINUTES=10 on each; SEED=
 #:                            SUITE=stock: tlbstat on kernels without tlb-rs
 #:                            SUITE=docs: make htmldocs, if Sphinx is there
-#:                            SUITE=commits: each commit of make series, built and booted; FROM=migrc/0003: from there on
+#:                            SUITE=commits: each commit of make series, built and booted; FROM=migrc/0003: from there on;
+#:                            RUST=n: each without Rust
 #:                            SUITE=recipes: bpftrace and perf, as the administrator's guide has them
 #:                            SUITE=chroot: all of it in a minimal Debian 12, some in 13, with nothing installed by hand;
 #:                            as root. CHROOT=bookworm|trixie INNER='style boot': only there, only these

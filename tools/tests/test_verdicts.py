@@ -630,15 +630,15 @@ class Commits(unittest.TestCase):
         config.write_text("CONFIG_A=y\n", encoding="ascii")
         built = []
 
-        def applied(_kver, passed):
+        def applied(_kver, passed, _rust):
             for name in ("one/0001-a.patch", "one/0002-b.patch", "two/0001-c.patch"):
                 passed(name, name)
                 yield place, name, name
 
-        def tried(first="", bad=""):
+        def tried(first="", bad="", rust=True):
             built.clear()
             return [(name, wrong) for name, wrong, _ in
-                    commits.tried("arm64", "7.3", lambda name: "it hangs" if name == bad else None, first)]
+                    commits.tried("arm64", "7.3", lambda name: "it hangs" if name == bad else None, first, rust)]
 
         for name, new in {"OUT": place, "applied": applied, "configuration": lambda *_: config,
                           "build": lambda *_: built.append(1)}.items():
@@ -653,3 +653,27 @@ class Commits(unittest.TestCase):
         self.assertEqual((3, 3), (len(tried()), len(built)))
         with self.assertRaisesRegex(commits.common.Fail, "no commit of the series is called three/"):
             tried("three/")
+        # Without Rust it is another kernel: what has passed with it has not without.
+        self.assertEqual((3, 3), (len(tried(rust=False)), len(built)))
+        self.assertEqual((3, 0), (len(tried()), len(built)))
+        self.assertEqual({"arm64-7.3.json", "arm64-7.3-norust.json"}, {f.name for f in place.glob("*.json")})
+
+    def test_what_is_read(self):
+        """Of a tree: documents and selftests never, Rust with Rust only."""
+        tree = self.enterContext(tempfile.TemporaryDirectory())
+        repo = commits.series.Repo(Path(tree), "a <a@localhost>", "2000-01-01T00:00:00+00:00")
+
+        def hashes(name):
+            Path(tree, name).parent.mkdir(parents=True, exist_ok=True)
+            with open(Path(tree, name), "a", encoding="ascii") as file:
+                file.write("more\n")
+            repo.commit("one\n")
+            return [commits.built_from(repo, "HEAD^{tree}", rust) for rust in (True, False)]
+
+        before = hashes("mm/a.c")
+        for name, changed in (("Documentation/mm/a.rst", (False, False)), ("tools/testing/selftests/mm/a.c", (False, False)),
+                              ("rust/kernel/lib.rs", (True, False)), ("mm/hvo/a.rs", (True, False)),
+                              ("rust/helpers/a.c", (True, False)), ("mm/Kconfig", (True, True))):
+            after = hashes(name)
+            self.assertEqual(changed, tuple(a != b for a, b in zip(before, after)), name)
+            before = after

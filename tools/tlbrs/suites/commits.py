@@ -5,6 +5,9 @@ What passed is not built again until the tree of that commit (its pages of docum
 the configuration, changes: build/commits/ has a record for each architecture. FROM=migrc/0003 leaves out the commits
 before that one, which have passed on another machine. With ccache, what is compiled as before is not compiled: after a
 commit in the middle was mended, most of those behind it are built in a minute.
+
+RUST=n builds another kernel of each, without Rust, as most who try the series do: of it the mechanisms in C are left. It has
+records of its own.
 """
 
 import hashlib
@@ -17,11 +20,30 @@ from pathlib import Path
 from tlbrs.kernel import common, kernel as kernel_tool, series, source, toolchain
 
 OUT = common.BUILD / "commits"
-VARIANT = "commits"     # as the build directories call it
 # Options of the series that others of it depend on.
 BROUGHT = re.compile(r"\b(RUST_TLB_BATCH|MIGRC|HUGETLB_VMEMMAP_PAUSE)\b")
 # In a line of git ls-tree: what no build of a kernel reads.
 NOT_BUILT = re.compile(r"\t(Documentation/.*\.rst|tools/testing/selftests/.*)$")
+# And without Rust.
+RUST = re.compile(r"\t(rust/.*|.*\.rs)$")
+WITHOUT_RUST = ("common", "{arch}", "selftests", "norust")
+
+
+def variant(rust=True):
+    """As the build directories call it."""
+    return "commits" if rust else "commits-norust"
+
+
+def place(arch, kver, rust=True):
+    """Where the configuration is; the record is beside it."""
+    return OUT / (f"{arch}-{kver}" + ("" if rust else "-norust"))
+
+
+def fragments(arch, rust=True):
+    """Of the checked image, or of one with what the tree's own selftests ask for: memory of devices is migrated then."""
+    if rust:
+        return kernel_tool.fragments(arch, "checked")
+    return [common.ROOT / "config" / f"{name.format(arch=arch)}.fragment" for name in WITHOUT_RUST]
 
 
 def repository(kver):
@@ -46,13 +68,14 @@ def repository(kver):
     return repo
 
 
-def built_from(repo, content):
+def built_from(repo, content, rust=True):
     """A hash of the files of this tree that a build may read."""
     files = repo.git("ls-tree", "-r", content).splitlines(keepends=True)
-    return hashlib.sha256("".join(f for f in files if not NOT_BUILT.search(f)).encode()).hexdigest()
+    read = (f for f in files if not NOT_BUILT.search(f) and (rust or not RUST.search(f)))
+    return hashlib.sha256("".join(read).encode()).hexdigest()
 
 
-def applied(kver, passed):
+def applied(kver, passed, rust=True):
     """For each commit (its tree in build/, its name, the hash that built_from() gives), while it is the last one there.
 
     passed(name, hash): whether it need not be there. Then the files are left alone, for make to find them as they were.
@@ -73,7 +96,7 @@ def applied(kver, passed):
             name = f"{mechanism}/{patch.name}"
             repo.git("apply", "--cached", patch, env=index)
             content = repo.git("write-tree", env=index).strip()
-            files = built_from(repo, content)
+            files = built_from(repo, content, rust)
             if passed(name, files):
                 last = repo.git("commit-tree", "-p", last, "-m", name, content).strip()
             else:
@@ -85,14 +108,14 @@ def applied(kver, passed):
             yield repo.path, name, files
 
 
-def configuration(arch, kver):
-    """The .config of the checked image, of the whole series; without that image, which takes as long as many commits."""
+def configuration(arch, kver, rust=True):
+    """The .config of that image, of the whole series; without that image, which takes as long as many commits."""
     name, base, ident = kernel_tool.base_tree(kver, None)
     src = kernel_tool.patched_tree(name, base, ident).path
-    out = OUT / f"{arch}-{kver}"
+    out = place(arch, kver, rust)
     out.mkdir(parents=True, exist_ok=True)
     make, env = kernel_tool.maker(src, out, arch)
-    kernel_tool.configure(make, env, src, out, arch, kernel_tool.fragments(arch, "checked"), name)
+    kernel_tool.configure(make, env, src, out, arch, fragments(arch, rust), name)
     return out / ".config"
 
 
@@ -113,9 +136,9 @@ def lost(tree, asked):
             if (name := re.match(r"CONFIG_(\w+)", option)[1]) in there and needs.get(name, set()) <= there]
 
 
-def build(tree, arch, kver, config):
+def build(tree, arch, kver, config, rust=True):
     """With the options of this configuration that the tree has. Raises Fail."""
-    out = common.BUILD / kver / f"{arch}-{VARIANT}"
+    out = common.BUILD / kver / f"{arch}-{variant(rust)}"
     out.mkdir(exist_ok=True)
     make, env = kernel_tool.maker(tree, out, arch)
     make.append("LOCALVERSION=")    # it would name the commit, and so be compiled anew for each
@@ -125,7 +148,7 @@ def build(tree, arch, kver, config):
     shutil.copy(config, out / ".config")
     with common.lock(common.BUILD / "lock", "kernel build"):
         common.logged([*make, "olddefconfig"], out / "config.log", f"configuring {out.name}", env=env)
-        asked = kernel_tool.not_taken(out / ".config", kernel_tool.fragments(arch, "checked"), arch, kver)
+        asked = kernel_tool.not_taken(out / ".config", fragments(arch, rust), arch, kver)
         if left := lost(tree, asked):
             raise common.Fail(f"options that did not take: {', '.join(left)}")
         common.logged([*make, kernel_tool.JOBS, Path(kernel_tool.IMAGES[arch]).name], out / "build.log",
@@ -133,16 +156,17 @@ def build(tree, arch, kver, config):
     kernel_tool.link_image(out, arch)
 
 
-def tried(arch, kver, boot, first=""):
+def tried(arch, kver, boot, first="", rust=True):
     """For each commit from the one on whose name begins with `first` (name, what is wrong or None, seconds to build, or 0
     if it was done before).
 
     boot(name): says what is wrong with what was built, or None.
     """
     with common.lock(common.BUILD / "lock", "kernel build"):
-        config = configuration(arch, kver)
-    place = OUT / f"{arch}-{kver}.json"
-    passed = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
+        config = configuration(arch, kver, rust)
+    # Not with_suffix(): the version has a dot.
+    record = Path(f"{place(arch, kver, rust)}.json")
+    passed = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
 
     def key(files):
         return hashlib.sha256(files.encode() + config.read_bytes()).hexdigest()
@@ -155,7 +179,7 @@ def tried(arch, kver, boot, first=""):
         return not begun or key(files) in passed
 
     with common.lock(OUT / "lock", "test of the commits"):
-        for tree, name, files in applied(kver, need_not):
+        for tree, name, files in applied(kver, need_not, rust):
             if not begun:
                 continue
             if key(files) in passed:
@@ -163,7 +187,7 @@ def tried(arch, kver, boot, first=""):
                 continue
             begin = time.monotonic()
             try:
-                build(tree, arch, kver, config)
+                build(tree, arch, kver, config, rust)
             except common.Fail as e:
                 yield name, str(e), 0
                 continue
@@ -171,7 +195,7 @@ def tried(arch, kver, boot, first=""):
             wrong = boot(name)
             if not wrong:
                 passed[key(files)] = name
-                common.store(place, passed)
+                common.store(record, passed)
             yield name, wrong, seconds
     if not begun:
         raise common.Fail(f"no commit of the series is called {first}...")

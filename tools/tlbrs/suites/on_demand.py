@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from tlbrs.guest import guest, initramfs
-from tlbrs.kernel import kernel as kernel_tool
+from tlbrs.kernel import common, kernel as kernel_tool
 from tlbrs.recipes import recipes as page
 from tlbrs.suites import commits as exported, harness, matrix, sabotage as sabotage_table, written
 from tlbrs.suites.harness import ARCHES, KVER, asked, boot, chosen, kernel, side_by_side, tree
@@ -121,19 +121,27 @@ def recipes(suite):
 
 # Whatever hvo has by then: on arm64, first without the broadcast of the GIC.
 COMMIT = "[ ! -e /sys/kernel/debug/hvo/verify ] || TLB_ROUNDS=1 hvo_pool -t pool"
+# Without Rust: what the rest of the series changes.
+COMMIT_NO_RUST = "tlb_batch_thp_split --thps 1 && tlb_batch_move_bench --pages 512"
 
 
 def commits(suite):
-    """Each commit of the exported series builds without a warning, boots, and passes the KUnit suites that it has."""
+    """Each commit of the exported series builds without a warning, boots, and passes the KUnit suites that it has; with
+    RUST=n each builds without Rust, and boots."""
+    common.one_of("RUST", answer := os.environ.get("RUST") or "y", ("y", "n"))
+    rust = answer == "y"
+    variant = exported.variant(rust)
     for arch in chosen(suite):
         def kunit_passes(name):
-            result = boot(suite, f"commit {name.replace('/', '-')}", arch, exported.VARIANT, COMMIT, cases=False, append="")
-            config = guest.kernel_path(arch, exported.VARIANT, KVER).parent / ".config"
+            result = boot(suite, f"commit {name.replace('/', '-')}" + ("" if rust else " without Rust"), arch, variant,
+                          COMMIT if rust else COMMIT_NO_RUST, cases=False, append="")
+            config = guest.kernel_path(arch, variant, KVER).parent / ".config"
             missing = matrix.absent(result.ktap, kernel_tool.options(config.read_text(encoding="utf-8")))
             return "; ".join(missing) or None if result.exit_status == guest.OK else result.report()
 
-        for name, wrong, seconds in exported.tried(arch, KVER, kunit_passes, os.environ.get("FROM", "")):
-            suite.check(f"{arch} {name}", not wrong, wrong or (f"{seconds} s" if seconds else "passed before"))
+        for name, wrong, seconds in exported.tried(arch, KVER, kunit_passes, os.environ.get("FROM", ""), rust):
+            suite.check(f"{arch} {name}" + ("" if rust else ", RUST=n"), not wrong,
+                        wrong or (f"{seconds} s" if seconds else "passed before"))
 
 
 def filesystem(suite, arch, name, disk, commands, absent=(), **options):
