@@ -48,6 +48,7 @@ help:
 #:                            SUITE=docs: make htmldocs, if Sphinx is there
 #:                            SUITE=commits: each commit of make series, built and booted; FROM=migrc/0003: from there on;
 #:                            RUST=n: each without Rust
+#:                            SUITE=fastpath: make fastpath from a small configuration; each profile of its plan boots
 #:                            SUITE=recipes: bpftrace and perf, as the administrator's guide has them
 #:                            SUITE=chroot: all of it in a minimal Debian 12, some in 13, with nothing installed by hand;
 #:                            as root. CHROOT=bookworm|trixie INNER='style boot': only there, only these
@@ -88,6 +89,9 @@ help:
 #:   make series OUT=dir      the same as series for git am, one for each mechanism, with cover letters
 #:   make deb                 linux-image and other packages for this Debian or Ubuntu machine, from the running
 #:                            kernel's configuration; or ARCH= CONFIG=file. make deb-config: stop before the build
+#:   make fastpath OUT=dir CONFIG=file
+#:                            for an arm64 board: stock and tlb-rs kernels, and a plan with which Arm's Fastpath compares
+#:                            them; FASTPATH=dir: with benchmarks of this checkout. Not tried with Fastpath itself yet
 #:
 #: While developing: overlay files are edited here, "make kernel" picks them up. The patched tree is
 #: build/KVER/linux; edits made there are brought back by
@@ -175,6 +179,10 @@ deb deb-config:
 	@$(KERNEL) deb --arch $(if $(filter file,$(origin ARCH)),$(patsubst aarch64,arm64,$(shell uname -m)),$(ARCH)) \
 		$(where) $(if $(CONFIG),--config $(CONFIG)) $(if $(filter deb-config,$@),--only-configure)
 
+fastpath:
+	@$(TLB_RS) fastpath --arch $(ARCH) $(where) $(if $(OUT),--out '$(call quoted,$(OUT))') $(if $(CONFIG),--config $(CONFIG)) \
+		$(if $(FASTPATH),--fastpath '$(call quoted,$(FASTPATH))')
+
 clean:
 	rm -rf $(addprefix build/,meter tlbstat guest bench report selftests soak matrix test commits chroot dkms exercisers)
 
@@ -182,4 +190,4 @@ distclean:
 	[ ! -d build ] || find build/ -mindepth 1 -delete
 
 .PHONY: help kernel boot initrd shell run test check bench selftests soak rules sabotage matrix coverage guest-tools meter \
-	programs doctor setup source edit refresh apply unapply series deb deb-config clean distclean
+	programs doctor setup source edit refresh apply unapply series deb deb-config fastpath clean distclean

@@ -25,6 +25,7 @@ COMMANDS = {
     "litmus": ("check.litmus:main", "litmus tests"),
     "herd7": ("check.herd7:main", "fetch herd7 into the cache, for the litmus tests"),
     "lava": ("check.lava:cli", "check jobs for boards"),
+    "fastpath": ("boards.fastpath:cli", "two kernels and a plan for Arm's Fastpath"),
 }
 # These have no parser of options: the comment at the top of the module is the help.
 BY_COMMENT = ("toolchain", "test", "rules", "policy", "abi", "litmus", "herd7", "lava")

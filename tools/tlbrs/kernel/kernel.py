@@ -51,7 +51,7 @@ MAY_BE_OFF = {
 PRIVATE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "ARCH", "VARIANT", "KVER", "KDIR", "PATCH", "OUT",
            "CROSS_COMPILE", "KBUILD_OUTPUT", "O", "V", "C", "M", "W", "LLVM", "CC", "LD", "RUSTC", "BINDGEN",
            "CONFIG", "INITRD", "CPU", "SMP", "MEM", "DISK", "APPEND", "METER", "ORACLE", "TIMEOUT", "INSTALL",
-           "SRCARCH", "RUST", "FROM")
+           "SRCARCH", "RUST", "FROM", "FASTPATH")
 
 
 # ---- trees
@@ -216,7 +216,7 @@ def configure(make, env, src, out, arch, frags, kver, base="tinyconfig"):
         if not (lost := not_taken(config, frags, arch, kver)):
             return
         shutil.copy2(config, out / ".config.lost")
-        mine = "make deb CONFIG='file own.fragment'" if frags[0].stem == "deb" else "change the fragment in config/"
+        mine = "CONFIG='file own.fragment'" if frags[0].stem == "deb" else "change the fragment in config/"
         say(f"{config} was changed: {', '.join(lost)}\n  configuring it anew; what it was is in .config.lost beside it; to "
             f"have these otherwise: {mine}")
     stamp.unlink(missing_ok=True)
@@ -312,10 +312,10 @@ def deb_config(a):
         return base, files
     name = Path("/boot") / f"config-{os.uname().release}"
     if HOST_ARCH.get(os.uname().machine, os.uname().machine) != a.arch:
-        raise Fail(f"name the configuration of an {a.arch} machine: copy its /boot/config-* and make deb ARCH={a.arch} "
-                   "CONFIG=file, or CONFIG=defconfig for that of the kernel tree")
+        raise Fail(f"name the configuration of an {a.arch} machine: copy its /boot/config-* and make {a.command} "
+                   f"ARCH={a.arch} CONFIG=file, or CONFIG=defconfig for that of the kernel tree")
     if not name.is_file():
-        raise Fail(f"no {name} here: name a configuration, make deb CONFIG=file (/boot/config-* of a machine, or "
+        raise Fail(f"no {name} here: name a configuration, make {a.command} CONFIG=file (/boot/config-* of a machine, or "
                    "zcat /proc/config.gz > file), or CONFIG=defconfig for that of the kernel tree")
     return name, []
 

@@ -2,10 +2,13 @@
 """Find the tools that a kernel build (or a guest) needs; say how to get what is missing.
 
 usage: tlb-rs toolchain doctor            print what is here, what is missing, and the command that installs it
-       tlb-rs toolchain need GROUP...     groups: kernel, guest, test, deb, chroot; install (root or INSTALL=1) or explain
+       tlb-rs toolchain need GROUP...     groups: kernel, guest, test, deb, chroot,
+                                          fastpath; install (root or INSTALL=1) or explain
 """
 
 import functools
+import importlib
+import importlib.util
 import os
 import platform
 import re
@@ -37,7 +40,10 @@ DEB_TOOLS = {"dpkg-deb": "dpkg", "dpkg-buildpackage": "dpkg-dev", "dh_prep": "de
              "python3": "python3"}
 TEST_TOOLS = {"cpio": "cpio", "c++": "g++", "mkfs.xfs": "xfsprogs"}
 CHROOT_TOOLS = {"debootstrap": "debootstrap", "git": "git"}
-GROUPS = ("kernel", "guest", "test", "deb", "chroot")
+FASTPATH_TOOLS = {"depmod": "kmod", "tar": "tar"}
+# What Python has to find: package. Of this Python, which need not be the distribution's.
+FASTPATH_MODULES = {"yaml": "python3-yaml", "jsonschema": "python3-jsonschema"}
+GROUPS = ("kernel", "guest", "test", "deb", "chroot", "fastpath")
 SUDO = "" if os.geteuid() == 0 else "sudo "
 # rustc, its library source, and what the tests want of the same rustc (rustup has its own). Some distributions do not call
 # the newest one that they have rustc: Debian 12 has one for browsers, without clippy, Ubuntu has them by version.
@@ -245,8 +251,12 @@ def missing(groups):
         if triple and not any(Path(d, triple, "lib/libc.a").exists() for d in ("/usr", "/usr/lib")):
             need.append(libc)
         need += [p for t, p in {"gcc": "gcc", "make": "make"}.items() if not which(t)]
-    for group, tools in (("test", TEST_TOOLS), ("deb", DEB_TOOLS), ("chroot", CHROOT_TOOLS)):
+    for group, tools in (("test", TEST_TOOLS), ("deb", DEB_TOOLS), ("chroot", CHROOT_TOOLS),
+                         ("fastpath", FASTPATH_TOOLS)):
         need += [p for t, p in tools.items() if group in groups and not which(t)]
+    if "fastpath" in groups and sys.prefix == "/usr":
+        importlib.invalidate_caches()   # what apt has just installed
+        need += [p for m, p in FASTPATH_MODULES.items() if not importlib.util.find_spec(m)]
     if "test" in groups:
         need += [p for t, p in rust_tools().items() if not (find_cargo() if t == "cargo" else which(t)) and
                  candidate(p) >= MIN_RUSTC]

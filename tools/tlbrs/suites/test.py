@@ -2,7 +2,8 @@
 """Run test suites, print what failed, a summary of each suite and at the end `N passed, N failed`.
 
 usage: tlb-rs test [SUITE...]     (make test SUITE="style kunit"; default: all but debug, pages, fs, fsx, hvo, abuse,
-                                              stock, recipes, docs, commits, chroot, dkms, sabotage_all)
+                                              stock, recipes, docs, commits, chroot, dkms,
+                                              fastpath, sabotage_all)
 
 What passed is in build/test/SUITE.txt; V=1 prints it, too. ARCH= chooses one architecture.
 """
@@ -16,6 +17,7 @@ from tlbrs.guest import guest
 from tlbrs.kernel import common
 from tlbrs.kernel.common import ROOT, Fail
 from tlbrs.suites import fresh
+from tlbrs.suites.boards import fastpath
 from tlbrs.suites.costs import counts
 from tlbrs.suites.dkms import dkms
 from tlbrs.suites.harness import DONE, LOGS, Suite, make
@@ -43,8 +45,8 @@ def chroot(suite):
 
 SUITES = {f.__name__: f for f in (style, tools, verify, size, off, runner, counts, kunit, programs, sabotage)}
 # For the time that they take.
-ON_DEMAND = {f.__name__: f for f in (debug, pages, fs, fsx, hvo, abuse, stock, recipes, docs, commits, chroot, dkms,
-                                     sabotage_all)}
+ON_DEMAND = {f.__name__: f for f in (debug, pages, fs, fsx, hvo, abuse, stock, recipes, docs, commits, chroot,
+                                     dkms, fastpath, sabotage_all)}
 
 
 def run(name, function):
