@@ -92,6 +92,8 @@ help:
 #:   make fastpath OUT=dir CONFIG=file
 #:                            for an arm64 board: stock and tlb-rs kernels, and a plan with which Arm's Fastpath compares
 #:                            them; FASTPATH=dir: with benchmarks of this checkout. Not tried with Fastpath itself yet
+#:   make mmci                build without Rust, and run the mm selftests by virtme-ng, as the CI of the mm tree does;
+#:                            MMCI=dir: with the fragment and tests of its checkout; TESTS='thp migration' MEM=4G KVM=0
 #:
 #: While developing: overlay files are edited here, "make kernel" picks them up. The patched tree is
 #: build/KVER/linux; edits made there are brought back by
@@ -108,7 +110,7 @@ help:
 #:            or of make matrix: debug|hardened|distro|kcsan|rt|nonuma|nothp|mte|up|16k|64k; hvo-on
 #:   INSTALL=1 (install packages with sudo; 0: never, not even as root)
 #:   boot, shell: CPU=max SMP=4 MEM=2G DISK=file|size APPEND='kernel arguments' METER=1 ORACLE=1
-#:   TIMEOUT=seconds (selftests: of one command); kernel: LLVM=-NN RUSTC= BINDGEN= RUST_LIB_SRC=
+#:   TIMEOUT=seconds (selftests: of one command; mmci: of one test); kernel: LLVM=-NN RUSTC= BINDGEN= RUST_LIB_SRC=
 
 kernel:
 	@$(KERNEL) build --arch $(ARCH) --variant $(VARIANT) $(where)
@@ -183,6 +185,10 @@ fastpath:
 	@$(TLB_RS) fastpath --arch $(ARCH) $(where) $(if $(OUT),--out '$(call quoted,$(OUT))') $(if $(CONFIG),--config $(CONFIG)) \
 		$(if $(FASTPATH),--fastpath '$(call quoted,$(FASTPATH))')
 
+mmci:
+	@$(TLB_RS) mmci $(where) $(if $(MMCI),--mmci '$(call quoted,$(MMCI))') $(if $(MEM),--mem $(MEM)) \
+		$(if $(TIMEOUT),--timeout $(TIMEOUT)) $(if $(CONFIG),--config $(CONFIG) --) $(TESTS)
+
 clean:
 	rm -rf $(addprefix build/,meter tlbstat guest bench report selftests soak matrix test commits chroot dkms exercisers)
 
@@ -190,4 +196,4 @@ distclean:
 	[ ! -d build ] || find build/ -mindepth 1 -delete
 
 .PHONY: help kernel boot initrd shell run test check bench selftests soak rules sabotage matrix coverage guest-tools meter \
-	programs doctor setup source edit refresh apply unapply series deb deb-config fastpath clean distclean
+	programs doctor setup source edit refresh apply unapply series deb deb-config fastpath mmci clean distclean

@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from tlbrs.boards import fastpath, plan
+from tlbrs.boards import fastpath, mmci, plan
 from tlbrs.kernel.common import ROOT, Fail
 from tlbrs.suites import boards
 
@@ -244,3 +244,102 @@ class Lacking(unittest.TestCase):
                 self.assertIn(says, plan.lacking())
         with mock.patch.object(plan.importlib.util, "find_spec", lambda name: True):
             self.assertEqual("", plan.lacking())
+
+
+class Mmci(Case):
+    """make mmci, without virtme-ng."""
+
+    def tree(self):
+        makefile = "TEST_PROGS := a.sh\nTEST_PROGS += ksft_cow.sh\nTEST_PROGS += ksft_thp.sh\nTEST_GEN_FILES += cow\n"
+        (self.place / mmci.MM).mkdir(parents=True)
+        (self.place / mmci.MM / "Makefile").write_text(makefile, encoding="ascii")
+        return self.place
+
+    def test_tests(self):
+        tree = self.tree()
+        listed = self.place / "ci" / mmci.LIST
+        listed.parent.mkdir(parents=True)
+        listed.write_text('declare -A TESTS\nTESTS["ksft_thp.sh"]="THP"\nFLAKY=("ksft_cow.sh")\n', encoding="ascii")
+        self.assertEqual(["ksft_cow.sh", "ksft_thp.sh"], mmci.tests(tree, None, []))
+        self.assertEqual(["ksft_thp.sh"], mmci.tests(tree, self.place / "ci", []))
+        self.assertEqual(["ksft_cow.sh", "ksft_thp.sh"], mmci.tests(tree, self.place / "ci", ["cow", "ksft_thp.sh"]))
+        with self.assertRaisesRegex(Fail, "no ksft_none.sh in .*; there are cow thp"):
+            mmci.tests(tree, None, ["none"])
+        listed.write_text("TESTS=()\n", encoding="ascii")
+        with self.assertRaisesRegex(Fail, "no tests in .*run-mm-selftests.sh"):
+            mmci.tests(tree, self.place / "ci", [])
+
+    def test_fragments(self):
+        ours = mmci.fragments(self.place, None)
+        self.assertTrue(ours[0].is_file())
+        self.assertNotIn("RUST", ours[0].read_text(encoding="utf-8").replace("No Rust", ""))
+        with self.assertRaisesRegex(Fail, "MMCI=.*: no .github/kconfigs"):
+            mmci.fragments(self.place, self.place)
+
+    def test_memory(self):
+        self.assertEqual(1 << 30, mmci.memory("1G"))
+        with self.assertRaisesRegex(Fail, r"MEM=9000T, but .*: make mmci MEM=\d+G"):
+            mmci.memory("9000T")
+
+    def test_verdicts(self):
+        boot = "[    0.000000] Linux version\n"
+        ended = "out\n\ntlb-rs: job exit {}\n".format
+        for code, text, said, ok, why in (
+                (0, boot, ended(0), True, ""), (255, boot, ended(0), True, ""), (255, boot, ended(4), True, "SKIP"),
+                (0, boot, ended(1), False, "status 1"),
+                (0, boot, "out\n", False, "the script did not end, and vng ended with status 0"),
+                (124, boot, ended(0), False, "timeout"), (0, "", ended(0), False, "the kernel said nothing"),
+                (0, f"{boot}[    1.000000] WARNING: mm/rmap.c:1 at x\n", ended(0), False,
+                 "kernel report: WARNING: mm/rmap.c:1 at x")):
+            self.assertEqual((ok, why), mmci.verdict(code, text, said))
+
+    def test_run(self):
+        """By a vng that writes to the console that it is told of, and ends as the test would."""
+        vng = '#!/bin/sh\nlog=$(echo "$*" | sed -n "s/.*id=conlog,path=\\([^ ]*\\) .*/\\1/p")\necho "[    0.000000] up" >$log\n'
+        job = mmci.JOB.partition("./{test}\n")
+        self.assertTrue(job[2])
+        for end, seconds, ok, why in ((f"(exit 0)\n{job[2]}", 9, True, ""), (f"(exit 4)\n{job[2]}", 9, True, "SKIP"),
+                                      (f"(exit 3)\n{job[2]}", 9, False, "status 3"), ("sleep 60", 1, False, "timeout"),
+                                      ("exit 7", 9, False, "the script did not end, and vng ended with status 7"),
+                                      ('echo "[    2.000000] BUG: bad page" >>$log', 9, False, "kernel report: BUG: bad page")):
+            (self.place / "vng").write_text(f"{vng}{end}\n", encoding="ascii")
+            (self.place / "vng").chmod(0o755)
+            with mock.patch.dict(mmci.os.environ, PATH=f"{self.place}:{mmci.os.environ['PATH']}"):
+                self.assertEqual((ok, why), mmci.run(self.place, self.place, "ksft_cow.sh", 4 << 30, seconds)[:2], end)
+
+    def test_command(self):
+        """What begins with a dash is an argument of an option; KVM=0 is obeyed."""
+        with mock.patch.dict(mmci.os.environ, KVM="0"):
+            words = mmci.command(Path("/out"), Path("/log"), "ksft_cow.sh", 4 << 30, 9)
+        self.assertIn("--disable-kvm", words)
+        for option in ("--qemu-opts=-drive file=/out/swap.img", "--append=console=hvc0", "--exec=mkswap"):
+            self.assertEqual(1, sum(str(word).startswith(option) for word in words), option)
+        self.assertIn("4096M", words)
+        self.assertEqual(2, words.count("2048M"))
+        with mock.patch.dict(mmci.os.environ, KVM="1"), mock.patch.object(mmci.os, "access", lambda *_: True):
+            self.assertNotIn("--disable-kvm", mmci.command(Path("/out"), Path("/log"), "ksft_cow.sh", 4 << 30, 9))
+
+    def test_no_rust(self):
+        """A configuration with Rust is not that CI's, unless its fragments ask for it."""
+        def configured(words, *_args, **_kw):
+            self.assertIn(words[0], ("virtme-configkernel", "vng"))
+            (self.place / "out/.config").write_text("CONFIG_RUST=y\n", encoding="ascii")
+            (self.place / "out/build.log").write_text("", encoding="ascii")
+        (self.place / "asks").write_text("CONFIG_RUST=y\n", encoding="ascii")
+        (self.place / "other").write_text("CONFIG_RUSTY=y\n", encoding="ascii")
+        with mock.patch.object(mmci, "logged", configured):
+            with self.assertRaisesRegex(Fail, "no fragment of that CI asks"):
+                mmci.build(self.place, self.place / "out", [self.place / "other"], [])
+            mmci.build(self.place, self.place / "out", [self.place / "other", self.place / "asks"], [])
+
+    def test_warning(self):
+        def built(words, log, *_args, **_kw):
+            text = {"virtme-configkernel": "", "vng": "warning: override: A\n" + self.says}[words[0]]
+            log.write_text(text, encoding="ascii")
+            (self.place / "out/.config").write_text("CONFIG_A=y\n", encoding="ascii")
+        with mock.patch.object(mmci, "logged", built):
+            self.says = ""
+            mmci.build(self.place, self.place / "out", [], [])
+            self.says = "mm/rmap.c:1:2: warning: unused variable\n"
+            with self.assertRaisesRegex(Fail, "unused variable"):
+                mmci.build(self.place, self.place / "out", [], [])

@@ -25,6 +25,7 @@ COMMANDS = {
     "litmus": ("check.litmus:main", "litmus tests"),
     "herd7": ("check.herd7:main", "fetch herd7 into the cache, for the litmus tests"),
     "lava": ("check.lava:cli", "check jobs for boards"),
+    "mmci": ("boards.mmci:cli", "the mm selftests as the CI of the mm tree runs them"),
     "fastpath": ("boards.fastpath:cli", "two kernels and a plan for Arm's Fastpath"),
 }
 # These have no parser of options: the comment at the top of the module is the help.

@@ -51,7 +51,7 @@ MAY_BE_OFF = {
 PRIVATE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "ARCH", "VARIANT", "KVER", "KDIR", "PATCH", "OUT",
            "CROSS_COMPILE", "KBUILD_OUTPUT", "O", "V", "C", "M", "W", "LLVM", "CC", "LD", "RUSTC", "BINDGEN",
            "CONFIG", "INITRD", "CPU", "SMP", "MEM", "DISK", "APPEND", "METER", "ORACLE", "TIMEOUT", "INSTALL",
-           "SRCARCH", "RUST", "FROM", "FASTPATH")
+           "SRCARCH", "RUST", "FROM", "FASTPATH", "MMCI", "TESTS")
 
 
 # ---- trees

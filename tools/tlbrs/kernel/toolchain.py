@@ -3,7 +3,7 @@
 
 usage: tlb-rs toolchain doctor            print what is here, what is missing, and the command that installs it
        tlb-rs toolchain need GROUP...     groups: kernel, guest, test, deb, chroot,
-                                          fastpath; install (root or INSTALL=1) or explain
+                                          fastpath, mmci; install (root or INSTALL=1) or explain
 """
 
 import functools
@@ -43,7 +43,9 @@ CHROOT_TOOLS = {"debootstrap": "debootstrap", "git": "git"}
 FASTPATH_TOOLS = {"depmod": "kmod", "tar": "tar"}
 # What Python has to find: package. Of this Python, which need not be the distribution's.
 FASTPATH_MODULES = {"yaml": "python3-yaml", "jsonschema": "python3-jsonschema"}
-GROUPS = ("kernel", "guest", "test", "deb", "chroot", "fastpath")
+MMCI_TOOLS = {f"qemu-system-{platform.machine()}": "qemu-system-arm" if platform.machine() == "aarch64" else "qemu-system-x86",
+              "mkfs.ext4": "e2fsprogs", "mkswap": "util-linux", "depmod": "kmod"}
+GROUPS = ("kernel", "guest", "test", "deb", "chroot", "fastpath", "mmci")
 SUDO = "" if os.geteuid() == 0 else "sudo "
 # rustc, its library source, and what the tests want of the same rustc (rustup has its own). Some distributions do not call
 # the newest one that they have rustc: Debian 12 has one for browsers, without clippy, Ubuntu has them by version.
@@ -252,7 +254,7 @@ def missing(groups):
             need.append(libc)
         need += [p for t, p in {"gcc": "gcc", "make": "make"}.items() if not which(t)]
     for group, tools in (("test", TEST_TOOLS), ("deb", DEB_TOOLS), ("chroot", CHROOT_TOOLS),
-                         ("fastpath", FASTPATH_TOOLS)):
+                         ("fastpath", FASTPATH_TOOLS), ("mmci", MMCI_TOOLS)):
         need += [p for t, p in tools.items() if group in groups and not which(t)]
     if "fastpath" in groups and sys.prefix == "/usr":
         importlib.invalidate_caches()   # what apt has just installed

@@ -173,7 +173,7 @@ def tools(suite):
                        ("recipes", "tests.test_recipes"), ("lines of code", "tests.test_size"),
                        ("tables of rules", "tests.test_rules"), ("decisions in C", "tests.test_policy"),
                        ("verdict of make run", "tests.test_run"), ("guest runner", "tests.test_guest"),
-                       ("programs of others", "tests.test_written"), ("plan for boards", "tests.test_boards"),
+                       ("programs of others", "tests.test_written"), ("boards and the CI of mm", "tests.test_boards"),
                        ("commands of tlb-rs", "tests.test_cli")):
         suite.unittest(name, test)
     suite.ktap("build tool errors", sys.executable, "-m", "tests.kernel.test_kernel", cwd=ROOT / "tools")
