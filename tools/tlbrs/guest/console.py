@@ -35,13 +35,14 @@ START = re.compile(r"""
 """, re.X)
 # An oops continues the message that names its cause, and ends with "end trace".
 OOPS = re.compile(r"kernel BUG at|Internal error|Oops")
-# Reports with an end mark; of a panic with panic=-1 it is the end of the console.
+# Reports with an end mark; of a panic with panic=-1 it is the end of the console, unless a crash kernel follows.
 MARKED = ("------------[ cut", "Kernel panic", "BUG: K")
 JOB_EXIT = re.compile(r"^tlb-rs: job exit (\d+)\s*$")
 
 RULER = re.compile(r"^=+$")
 TRACE = re.compile(r"^Call [Tt]race:")
-END = re.compile(r"^---\[ end ")
+# The end of a panic is that of its kernel, or where the next one begins.
+END = re.compile(r"^---\[ end |^Starting crashdump kernel")
 # Column-0 lines that belong to a register dump between two parts of a trace.
 REGISTERS = re.compile(r"^(?:Code|[RECDFG][0-9A-Z]{1,2}|ORIG_RAX|PKRU|RIP|Modules linked in"
                        r"|pstate|pc|lr|sp|x\d+|Hardware name|CPU|Tainted|Workqueue)\s*:")

@@ -241,7 +241,10 @@ def devices(arch, tmp, disk, swap):
             disk = make_disk(tmp / "disk.img", length, features=features, fs=fs)
             append = [f"tlbrs.disk={fs}"]
         arguments += drive(arch, disk, "disk")
-    if swap:
+    if swap and Path(str(swap)).exists():
+        arguments += drive(arch, swap, "swap")
+        append.append("tlbrs.swap=disk")
+    elif swap:
         kind, _, length = str("zram:512M" if swap is True else swap).rpartition(":")
         if kind not in ("", "zram", "disk"):
             raise GuestError(f"swap is SIZE, zram:SIZE or disk:SIZE, not {swap}")
@@ -324,8 +327,8 @@ class Machine:
         return status, reason, errors
 
 
-def watch(qemu, timeout, result, log, stream):
-    """Follow the console until QEMU ends or its time is over."""
+def watch(qemu, timeout, result, log, stream, panics=0):
+    """Follow the console until QEMU ends or its time is over; panics: so many start another kernel."""
     begin = time.monotonic()
     deadline, ending = begin + timeout, False
     text, tail = bytearray(), b""
@@ -346,7 +349,8 @@ def watch(qemu, timeout, result, log, stream):
         tail = tail[-200:] + chunk
         if result.boot_seconds is None and b"\ntlb-rs: job start" in tail:
             result.boot_seconds = time.monotonic() - begin
-        if not ending and (b"\ntlb-rs: job exit " in tail or b"Kernel panic - not" in tail):
+        if not ending and (b"\ntlb-rs: job exit " in tail or
+                           b"Kernel panic - not" in tail and text.count(b"Kernel panic - not") > panics):
             ending = True
             deadline = min(deadline, time.monotonic() + POWEROFF_SECONDS)
     qemu.stop()
@@ -412,7 +416,7 @@ def read_meter(path, result, oracle):
 
 def boot(kernel, arch, job=None, initrd=None, cpu="max", smp=4, mem="2G", nodes=2, cpuless=0,
          disk=None, swap=False, append="", meter=False, oracle=False, timeout=300, log=None,
-         env=None, files=None, stream=None, allow=(), threads=None, mte=False, gic=3, tiers=False):
+         env=None, files=None, stream=None, allow=(), threads=None, mte=False, gic=3, tiers=False, panics=0):
     """Boot, wait for the end, judge.
 
     job: shell text, or the path of a script; or initrd: an initramfs of one's own.
@@ -420,13 +424,14 @@ def boot(kernel, arch, job=None, initrd=None, cpu="max", smp=4, mem="2G", nodes=
     disk: an ext4 image, or a size ("256M": made for this boot; "verity:256M": with that
     feature; "xfs:512M", "btrfs:512M": another filesystem; "erofs", "squashfs": with a file
     in it, see make_disk()), at /mnt.
-    swap: "512M" or "zram:512M" in zram, "disk:512M" on a disk; True is 512M in zram.
+    swap: "512M" or "zram:512M" in zram, "disk:512M" on a disk; True is 512M in zram; or the path of a disk.
     env, files: variables for the job; {path in the guest: file} added to the initramfs.
     threads: "multi" or "single", of QEMU's vCPUs (default: see threads_of()).
     mte: memory tags, of an arm64 CPU that has them. gic: version of its interrupt controller.
     tiers: x86_64: ACPI says that nodes without CPUs are slower (HMAT).
     log: file for the console. stream: binary file that the console is copied to, live.
     allow: regular expressions of kernel reports (and failed KUnit cases) to accept.
+    panics: how many panics start a crash kernel, whose end is the end of the job.
     """
     if (job is None) == (initrd is None):
         raise GuestError("give a job or an initrd, and only one of them")
@@ -451,7 +456,7 @@ def boot(kernel, arch, job=None, initrd=None, cpu="max", smp=4, mem="2G", nodes=
         sink = open(log, "wb") if log else None
         qemu = Machine(command, tmp)
         try:
-            watch(qemu, timeout, result, sink, stream)
+            watch(qemu, timeout, result, sink, stream, panics)
         finally:
             qemu.stop()
             if sink:

@@ -139,11 +139,11 @@ def kernel(suite, arch, variant):
     return suite.check(f"build {arch} {variant}", ok, f"{time.monotonic() - start:.0f} s")
 
 
-def boot(suite, name, arch, variant, job, want=guest.OK, cases=True, append="kunit.enable=0", **options):
-    """Boot and judge: every KTAP case of the job counts, and so does the end of the boot."""
+def boot(suite, name, arch, variant, job, want=guest.OK, cases=True, append="kunit.enable=0", image=None, **options):
+    """Boot and judge: every KTAP case of the job counts, and so does the end of the boot. image: instead of the variant's."""
     title = f"{arch} {name}"
     options |= {"job": job, "append": f"{append} {measure.APPEND[arch]}", "log": LOGS / f"{arch}-{name.replace(' ', '-')}.log"}
-    result = measure.again(lambda: guest.boot(guest.kernel_path(arch, variant, KVER), arch, **options),
+    result = measure.again(lambda: guest.boot(image or guest.kernel_path(arch, variant, KVER), arch, **options),
                            lambda what: suite.say(f"{title}: {what}"))
     for case in result.ktap if cases else ():
         line = re.match(r"(not )?ok \d+ *-? *(.*)", case)
