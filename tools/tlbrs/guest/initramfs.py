@@ -100,11 +100,19 @@ def debian_sources(tmp):
     return rows
 
 
+def of_release(rows, release):
+    """The mirror of these sources, with another release of Debian."""
+    archive = next((uri for uri, suite in rows if not re.search("security|updates", suite)), None)
+    if not archive:
+        raise GuestError("apt is configured with no mirror of Debian")
+    return [(archive, release)]
+
+
 @contextlib.contextmanager
-def private_apt(arch=None):
+def private_apt(arch=None, release=None):
     """(temporary directory, words of an apt-get) with a private configuration: of packages of `arch`, or of sources.
 
-    Nothing is installed and the machine's own lists stay as they are.
+    release: of another Debian than this machine's. Nothing is installed and the machine's own lists stay as they are.
     """
     deb_arch = ARCHES[arch][0] if arch else None
     kind = f"deb [arch={deb_arch}" if arch else "deb-src ["
@@ -117,9 +125,10 @@ def private_apt(arch=None):
         for sub in ("lists/partial", "cache/archives/partial", "etc", "root"):
             (tmp / sub).mkdir(parents=True)
         (tmp / "status").touch()
+        rows = debian_sources(tmp)
         (tmp / "etc/sources.list").write_text("".join(
             f"{kind} signed-by={keyring}] {uri} {suite} main\n"
-            for uri, suite in debian_sources(tmp)))
+            for uri, suite in (of_release(rows, release) if release else rows)))
         (tmp / "apt.conf").write_text(
             # The machine's hooks are meant for its own lists and packages.
             "#clear APT::Update;\n#clear DPkg::Post-Invoke;\n"
@@ -138,10 +147,10 @@ def private_apt(arch=None):
 
 
 @contextlib.contextmanager
-def unpacked(arch, *packages, closure=False):
+def unpacked(arch, *packages, closure=False, release=None):
     """A temporary directory with the contents of Debian packages of `arch`; closure: with all that they depend on."""
     print(f"fetching {' '.join(packages)} for {arch} (once)", file=sys.stderr)
-    with private_apt(arch) as (tmp, apt):
+    with private_apt(arch, release) as (tmp, apt):
         if closure:
             plan = run([*apt, "--simulate", "--no-install-recommends", "install", *packages])
             packages = re.findall(r"^Inst (\S+)", plan, re.M)
@@ -179,10 +188,10 @@ def merge_usr(root):
             (root / name).symlink_to(f"usr/{name}")
 
 
-def userland(arch, name, *packages):
+def userland(arch, name, *packages, release=None):
     """A tree with programs of the distribution and all that they depend on, for a guest's disk; fetched once.
 
-    The job links the directories of the disk into its root, see LINK_USERLAND.
+    release: of another Debian than this machine's. The job links the directories of the disk into its root, see LINK_USERLAND.
     """
     place = CACHE / f"{name}-{arch}"
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -190,7 +199,7 @@ def userland(arch, name, *packages):
         if place.exists():
             return place
         try:
-            with unpacked(arch, *packages, closure=True) as root:
+            with unpacked(arch, *packages, closure=True, release=release) as root:
                 merge_usr(root)
                 for part in ("doc", "man", "locale"):
                     shutil.rmtree(root / "usr/share" / part, ignore_errors=True)
@@ -200,6 +209,26 @@ def userland(arch, name, *packages):
             raise GuestError(f"cannot fetch {names}: {error}\n  does this machine's apt have it? apt-get update && "
                              f"apt-get install --simulate --no-install-recommends {names}") from error
     return place
+
+
+def debian_kernel(arch, kver, release="trixie-backports"):
+    """The directory of a kernel of Debian: vmlinuz, config and modules; fetched once. It is stock, and has what servers need."""
+    place = CACHE / f"debian-kernel-{kver}-{arch}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with locked(CACHE):
+        if not place.exists():
+            pattern = rf"^linux-(base|binary|modules)-{re.escape(kver)}\.[0-9]+[^-]*-{ARCHES[arch][0]}$"
+            with private_apt(arch, release) as (_, apt):
+                found = run(["apt-cache", *apt[1:], "search", "--names-only", pattern]).splitlines()
+            names = sorted(line.split()[0] for line in found)
+            # Of the newest of these.
+            newest = max((name.split("-", 2)[2] for name in names), default=None,
+                         key=lambda version: [int(n) for n in re.findall(r"[0-9]+", version.partition("+")[0])])
+            if not newest:
+                raise GuestError(f"{release} of Debian has no kernel {kver} for {arch}")
+            with unpacked(arch, *(name for name in names if name.endswith(f"-{newest}")), release=release) as root:
+                root.rename(place)
+        return next((place / "usr/lib/modules").iterdir())
 
 
 # Not a chroot: perf enters the mount namespaces of processes, and comes back to the root of its own.
