@@ -171,6 +171,7 @@ def tools(suite):
                        ("verdicts of make test and matrix", "tests.test_verdicts"), ("fresh systems", "tests.test_fresh"),
                        ("modules by DKMS", "tests.test_dkms"),
                        ("recipes", "tests.test_recipes"), ("lines of code", "tests.test_size"),
+                       ("public reports", "tests.test_reports"),
                        ("tables of rules", "tests.test_rules"), ("decisions in C", "tests.test_policy"),
                        ("verdict of make run", "tests.test_run"), ("guest runner", "tests.test_guest"),
                        ("programs of others", "tests.test_written"), ("boards and the CI of mm", "tests.test_boards"),

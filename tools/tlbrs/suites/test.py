@@ -3,7 +3,7 @@
 
 usage: tlb-rs test [SUITE...]     (make test SUITE="style kunit"; default: all but debug, pages, fs, fsx, hvo, abuse,
                                               stock, recipes, docs, commits, chroot, dkms,
-                                              fastpath, sabotage_all)
+                                              fastpath, reports, sabotage_all)
 
 What passed is in build/test/SUITE.txt; V=1 prints it, too. ARCH= chooses one architecture.
 """
@@ -24,6 +24,7 @@ from tlbrs.suites.harness import DONE, LOGS, Suite, make
 from tlbrs.suites.in_guests import kunit, programs, runner
 from tlbrs.suites.on_demand import abuse, commits, debug, fs, hvo, pages, recipes, stock
 from tlbrs.suites.on_host import docs, off, size, style, tools, verify
+from tlbrs.suites.reports import reports
 from tlbrs.suites.without_rules import sabotage, sabotage_all
 from tlbrs.suites.written import fsx
 
@@ -46,7 +47,7 @@ def chroot(suite):
 SUITES = {f.__name__: f for f in (style, tools, verify, size, off, runner, counts, kunit, programs, sabotage)}
 # For the time that they take.
 ON_DEMAND = {f.__name__: f for f in (debug, pages, fs, fsx, hvo, abuse, stock, recipes, docs, commits, chroot,
-                                     dkms, fastpath, sabotage_all)}
+                                     dkms, fastpath, reports, sabotage_all)}
 
 
 def run(name, function):
