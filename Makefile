@@ -52,6 +52,7 @@ help:
 #:                            SUITE=recipes: bpftrace and perf, as the administrator's guide has them
 #:                            SUITE=reports: kexec and crash dumps with HugeTLB pages that gave back struct pages, arm64;
 #:                            DEBIAN=sid: makedumpfile of this Debian
+#:                            SUITE=loop: a loop device on tmpfs while memory is short, arm64, for MINUTES=10
 #:                            SUITE=chroot: all of it in a minimal Debian 12, some in 13, with nothing installed by hand;
 #:                            as root. CHROOT=bookworm|trixie INNER='style boot': only there, only these
 #:                            SUITE=dkms: packages of make deb, C and Rust modules built on them by DKMS in a minimal Debian

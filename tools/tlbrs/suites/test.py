@@ -3,7 +3,7 @@
 
 usage: tlb-rs test [SUITE...]     (make test SUITE="style kunit"; default: all but debug, pages, fs, fsx, hvo, abuse,
                                               stock, recipes, docs, commits, chroot, dkms,
-                                              fastpath, reports, sabotage_all)
+                                              fastpath, reports, loop, sabotage_all)
 
 What passed is in build/test/SUITE.txt; V=1 prints it, too. ARCH= chooses one architecture.
 """
@@ -22,6 +22,7 @@ from tlbrs.suites.costs import counts
 from tlbrs.suites.dkms import dkms
 from tlbrs.suites.harness import DONE, LOGS, Suite, make
 from tlbrs.suites.in_guests import kunit, programs, runner
+from tlbrs.suites.loop import loop
 from tlbrs.suites.on_demand import abuse, commits, debug, fs, hvo, pages, recipes, stock
 from tlbrs.suites.on_host import docs, off, size, style, tools, verify
 from tlbrs.suites.reports import reports
@@ -47,7 +48,7 @@ def chroot(suite):
 SUITES = {f.__name__: f for f in (style, tools, verify, size, off, runner, counts, kunit, programs, sabotage)}
 # For the time that they take.
 ON_DEMAND = {f.__name__: f for f in (debug, pages, fs, fsx, hvo, abuse, stock, recipes, docs, commits, chroot,
-                                     dkms, fastpath, reports, sabotage_all)}
+                                     dkms, fastpath, reports, loop, sabotage_all)}
 
 
 def run(name, function):
