@@ -50,8 +50,8 @@ help:
 #:                            RUST=n: each without Rust
 #:                            SUITE=fastpath: make fastpath from a small configuration; each profile of its plan boots
 #:                            SUITE=recipes: bpftrace and perf, as the administrator's guide has them
-#:                            SUITE=reports: kexec and crash dumps with HugeTLB pages that gave back struct pages, arm64;
-#:                            DEBIAN=sid: makedumpfile of this Debian
+#:                            SUITE=reports: kexec, crash dumps and hibernation with HugeTLB pages that gave back struct
+#:                            pages, arm64; DEBIAN=sid: makedumpfile of this Debian
 #:                            SUITE=loop: a loop device on tmpfs while memory is short, arm64, for MINUTES=10
 #:                            SUITE=chroot: all of it in a minimal Debian 12, some in 13, with nothing installed by hand;
 #:                            as root. CHROOT=bookworm|trixie INNER='style boot': only there, only these
@@ -110,7 +110,7 @@ help:
 #:
 #: Variables: ARCH=arm64|x86_64  KVER=7.3
 #:   VARIANT=release|stock|checked|bench|trace, fs, of make selftests: selftests|stock-selftests,
-#:            or of make matrix: debug|hardened|distro|kcsan|rt|nonuma|nothp|mte|up|16k|64k; hvo-on
+#:            or of make matrix: debug|hardened|distro|kcsan|rt|nonuma|nothp|mte|up|16k|64k; hvo-on, reports
 #:   INSTALL=1 (install packages with sudo; 0: never, not even as root)
 #:   boot, shell: CPU=max SMP=4 MEM=2G DISK=file|size APPEND='kernel arguments' METER=1 ORACLE=1
 #:   TIMEOUT=seconds (selftests: of one command; mmci: of one test); kernel: LLVM=-NN RUSTC= BINDGEN= RUST_LIB_SRC=

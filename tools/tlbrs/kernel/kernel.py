@@ -26,7 +26,8 @@ from tlbrs.kernel.common import (BUILD, ROOT, Fail, Progress, dotted, lock, logg
 IMAGES = {"arm64": "arch/arm64/boot/Image", "x86_64": "arch/x86/boot/bzImage"}
 # Further fragments on top of the checked image; arm64 has pages of more than 4 KiB, x86_64 can do without SMP.
 PAGE_SIZES = ("16k", "64k")
-ON_CHECKED = ("debug", "distro", "fs", "hardened", "hvo-on", "kcsan", "rt", "nonuma", "nothp", "mte", "up", *PAGE_SIZES)
+ON_CHECKED = ("debug", "distro", "fs", "hardened", "hvo-on", "kcsan", "rt", "nonuma", "nothp", "mte",
+              "reports", "up", *PAGE_SIZES)
 # On top of the release image.
 ON_RELEASE = ("bench", "trace", "selftests")
 # Without the patches.
@@ -266,6 +267,8 @@ def build(a):
         raise Fail(f"VARIANT={a.variant}: {a.arch} has pages of 4 KiB only")
     if a.variant == "hvo-on" and a.arch != "arm64":
         raise Fail(f"VARIANT={a.variant}: {a.arch} changes live entries without a pause")
+    if a.variant == "reports" and a.arch != "arm64":
+        raise Fail("VARIANT=reports: what is tested there is of arm64")
     if a.variant == "up" and a.arch != "x86_64":
         raise Fail(f"VARIANT={a.variant}: {a.arch} has no kernel without SMP")
     toolchain.kernel_tools()	# before anything is copied

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What users of other kernels have reported in public, as far as hvo is near: kexec and crash dumps with HugeTLB pools, whose
-struct pages are given back. Of arm64: other architectures give them back without our code.
+"""What users of other kernels have reported in public, as far as hvo is near: kexec, crash dumps and hibernation with HugeTLB
+pools, whose struct pages are given back. Of arm64: other architectures give them back without our code.
 
 Debian's kexec-tools, makedumpfile and Python run in the guest. Debian's kernel of the same version is the crash kernel, and the
 control of crash dumps: it aligns the start of the linear map to 1 GiB, and hvo to 16 GiB. What makedumpfile cannot do there, it
@@ -20,7 +20,7 @@ from tlbrs.suites.harness import KVER, boot, chosen, kernel
 from tlbrs.suites.written import there
 
 ARCH = "arm64"
-VARIANT = harness.IMAGE
+VARIANT = "reports"
 PACKAGES = ("kexec-tools", "makedumpfile", "python3")
 # The Debian of these programs; DEBIAN= chooses another one.
 DEBIAN = "trixie"
@@ -30,8 +30,8 @@ OURS = "kunit.enable=0 hugetlb_free_vmemmap=on"
 POOLS = "hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=100"
 NEXT = "console=ttyAMA0 earlycon panic=-1 printk.time=1"
 MARK = "tlb-rs: a line for the dump"
-# How kexec loads the kernel: by kexec_file_load(). Debian's kernel has only kexec_load(), -c.
-CALLS = ("-s",)
+# How kexec loads the kernel: by kexec_load(), the only one that Debian's kernel has, and by kexec_file_load().
+CALLS = ("-c", "-s")
 # (mount, bytes of a page, pages, a word in each so many base pages), as the arguments of fill and check.
 FILES = (("2M", 2 << 20, 12, 31), ("1G", 1 << 30, 1, 1021))
 # What Debian's kernel has as modules, in the order of their dependences.
@@ -125,6 +125,24 @@ for name in all kernel; do
 done
 echo "{\"marks\":$(grep -c "MARK" /mnt/dmesg || true)}"
 sync
+"""
+
+# What runs before echo has returned is in the boot that ends there, and what comes after it in the one that resumes.
+HIBERNATE = r"""
+[ "$(cat /sys/block/${RESUME#/dev/}/serial)" = swap ]
+fill
+echo shutdown > /sys/power/disk
+sync
+dmesg -n 7
+echo disk > /sys/power/state
+dmesg -n 5
+pools resumed
+each check
+rm /tmp/2M/file /tmp/1G/file
+resize 0
+pools empty
+resize 150
+pools again
 """
 
 
@@ -241,8 +259,31 @@ def kdump(suite, disk):
         suite.say(f"{ARCH} {name}: {records(result, 'core')} {records(result, 'saved')}", show=False)
 
 
+def hibernation(suite, disk):
+    """Contents and pools are what they were; the control is the same image without hvo."""
+    resume = "/dev/vda"
+    for name, append in (("hibernation, pools that gave back struct pages", OURS),
+                         ("hibernation, without hvo", "kunit.enable=0")):
+        with tempfile.TemporaryDirectory(dir=harness.LOGS) as tmp, files_of(True) as files:
+            swap = Path(tmp) / "swap.img"
+            with open(swap, "wb") as room:
+                room.truncate(guest.size("5G"))
+            more = {"disk": disk, "swap": swap, "files": files, "env": {"RESUME": resume},
+                    "append": f"{append} {POOLS} resume={resume}", **GUEST}
+            first = boot(suite, name, ARCH, VARIANT, job(HIBERNATE), want=guest.FAILED, **more)
+            suite.check(f"{ARCH} {name}: the machine was off before the job went on", first.shutdown == "guest-shutdown" and
+                        first.job_exit is None and not first.splats, f"{first.shutdown}, {first.job_exit}")
+            second = boot(suite, f"{name}, resumed", ARCH, VARIANT, job(HIBERNATE), **more)
+        found = records(first, "pools") + records(second, "pools")
+        suite.check(f"{ARCH} {name}: pools are what they were",
+                    [p["pools"] for p in found] == ["filled", "resumed", "empty", "again"] and
+                    same(found[:2]) and same([found[0], found[3]], "memmap", "shared") and
+                    (found[0]["shared"] > 0) == (append == OURS), f"{found}")
+        contents_are_right(suite, name, second)
+
+
 def reports(suite):
-    """kexec and crash dumps with pools that gave back their struct pages."""
+    """kexec, crash dumps and hibernation with pools that gave back their struct pages."""
     if not chosen(suite, ARCH):
         return
     release = os.environ.get("DEBIAN") or DEBIAN
@@ -254,5 +295,6 @@ def reports(suite):
         # All boots have it in turn.
         disk = guest.make_disk(Path(tmp) / "disk.img", "4G", tree)
         kexec(suite, disk)
+        hibernation(suite, disk)
         if there(suite, ARCH, "crash dumps", lambda arch: initramfs.debian_kernel(arch, KVER)):
             kdump(suite, disk)
