@@ -591,7 +591,7 @@ class OneArchitecture(OfSuite):
 class Size(OfSuite):
     def test_shown(self):
         """The table is shown, what is too long is in the log."""
-        with contextlib.redirect_stdout(io.StringIO()) as said:
+        with everywhere("VERBOSE", False), contextlib.redirect_stdout(io.StringIO()) as said:
             suites.size(self.suite)
         self.assertEqual((self.suite.passed, self.suite.failed), (3, []))
         self.assertRegex(said.getvalue(), r"\ntlb_batch +\d")
