@@ -240,9 +240,10 @@ class Parts(unittest.TestCase):
     def test_tests(self):
         test = rules.parsed("migrc_stale: uffd-rwp (arm64), with protnone", "x")
         self.assertEqual((test.program, test.case, test.arches, test.also),
-                         ("migrc_stale", "uffd-rwp", ("arm64",), "protnone"))
+                         ("migrc_stale", "uffd-rwp", ("arm64",), ("protnone",)))
         test = rules.parsed("tlb_batch_mark", "x")
-        self.assertEqual((test.case, test.arches), (None, None))
+        self.assertEqual((test.case, test.arches, test.also), (None, None, ()))
+        self.assertEqual(rules.parsed("migrc_bounds: pressure, with kswapd and round", "x").also, ("kswapd", "round"))
         self.assertEqual(rules.parsed("migrc_file: btrfs (SUITE=fs)", "x").arches, ())
 
     def test_page(self):

@@ -10,7 +10,8 @@ rule or the reverse, if a test or a proof does not exist, or if the page is not 
     [reuse]                                             the name, in comments behind that of the file
     hazard = "A write fault makes the page writable."
     hooks = ["do_wp_page"]                              each has a comment "rule: migrc/reuse: why"; also Ranges::add
-    tests = ["migrc_stale: reuse (x86_64), with type"]  program: case, on this architecture, and what is removed with it
+    tests = ["migrc_stale: reuse (x86_64), with type"]  program: case, on this architecture, and what is removed with it;
+                                                        "with kswapd and round": both of them
     remove = "reuse"                                    in skip_hook; of several, that which the case is called
     why_not_removed.arm64 = "..."                       where no test sees it removed; without remove, for all of them
     proofs = ["migrc.rs: a_write_fault_flushes_first"]  a file of verify/tests, all of it or one test; *.litmus, of
@@ -40,7 +41,7 @@ PROGRAMS = "tools/testing/selftests/mm"
 CODE = ("arch", "include", "mm", "rust", "drivers")
 KEYS = {"hazard": str, "hooks": list, "tests": list, "remove": (str, list), "why_not_removed": (str, dict),
         "proofs": list}
-TEST = re.compile(r"(\w+)(?:: ([\w-]+))?(?: \((arm64|x86_64|SUITE=\w+)\))?(?:, with (\w+))?")
+TEST = re.compile(r"(\w+)(?:: ([\w-]+))?(?: \((arm64|x86_64|SUITE=\w+)\))?(?:, with (\w+(?: and \w+)*))?")
 COMMENT = re.compile(r"^.*?(?:/\*+|//[/!]?|^\s*\*)\s*rule: ([^\s:]+):?(?=\s|$)(.*)$")
 # Where a name proves nothing; a quotation mark in quotes begins no string.
 PROSE = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])'", re.S)
@@ -53,7 +54,7 @@ class Test:
     program: str
     case: str | None
     where: str | None       # an architecture, or SUITE=
-    also: str | None        # what is removed with it
+    also: tuple             # what is removed with it
 
     @property
     def arches(self):
@@ -85,7 +86,7 @@ class Rule:
     def removed_by(self, test):
         """The names that a test has removed."""
         own = [name for name in self.remove if len(self.remove) == 1 or name == test.case]
-        return (*own, *([test.also] if test.also else []))
+        return (*own, *test.also)
 
 
 class Wrong(Fail):
@@ -95,7 +96,8 @@ class Wrong(Fail):
 def parsed(text, title):
     if not (m := TEST.fullmatch(text)):
         raise Wrong(f"{title}: tests has '{text}', which is not 'program: case (architecture), with name'")
-    return Test(text, *m.groups())
+    *what, also = m.groups()
+    return Test(text, *what, tuple(also.split(" and ")) if also else ())
 
 
 def rule_of(mechanism, name, entry):
@@ -254,7 +256,7 @@ def wrong_entry(rule, skipped, root=ROOT):
     wrong += [f"no test {test.text}" for test in rule.tests if not has_case(test.program, test.case, root)]
     wrong += [f"no proof {proof}" for proof in rule.proofs if not cases_of_proof(proof, root)[1]]
     wrong += [f"no {name} in skip_hook" for name in rule.remove if name not in skipped]
-    wrong += [f"no {test.also} in skip_hook" for test in rule.tests if test.also and test.also not in skipped]
+    wrong += [f"no {name} in skip_hook" for test in rule.tests for name in test.also if name not in skipped]
     wrong += [f"{test.text} removes nothing" for test in rule.tests if rule.remove and not rule.removed_by(test)]
     if not rule.remove and set(rule.why) != set(ARCHES[rule.mechanism]):
         wrong.append("neither remove nor why_not_removed")
