@@ -24,8 +24,9 @@ VARIANT = "reports"
 PACKAGES = ("kexec-tools", "makedumpfile", "python3")
 # The Debian of these programs; DEBIAN= chooses another one.
 DEBIAN = "trixie"
-# Without an ITS: without EFI nobody tells the next kernel where the last one has left its tables.
-GUEST = {"gic": "3,its=off", "mem": "6G", "timeout": 1200}
+# Without an ITS: without EFI nobody tells the next kernel where the last one has left its tables. Without a seed for KASLR:
+# kexec refuses one that is still there, and only a kernel with CONFIG_RANDOMIZE_BASE clears it.
+GUEST = {"gic": "3,its=off,dtb-randomness=off", "mem": "6G", "timeout": 1200}
 OURS = "kunit.enable=0 hugetlb_free_vmemmap=on"
 POOLS = "hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=100"
 NEXT = "console=ttyAMA0 earlycon panic=-1 printk.time=1"
