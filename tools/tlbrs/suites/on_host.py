@@ -160,24 +160,35 @@ def tracked():
     return [ROOT / f for f in p.stdout.splitlines() if (ROOT / f).is_file()]
 
 
+# Unit tests, those that take longest first.
+UNITS = (("build tool errors", "tests.kernel.test_kernel"), ("bench arithmetic", "tests.test_bench"),
+         ("tlbstat on canned files", "tlbstat.test_tlbstat"), ("tlbstat price", "tlbstat.test_price"),
+         ("boards and the CI of mm", "tests.test_boards"), ("verdicts of make test and matrix", "tests.test_verdicts"),
+         ("modelled machine", "tests.test_model"), ("selftests comparison", "tests.test_selftests"),
+         ("soak's arithmetic", "tests.test_soak"), ("soak of tiers", "tests.test_soak_tiers"),
+         ("tlbstat doctor", "tlbstat.test_doctor"), ("package of tlbstat", "tlbstat.test_package"),
+         ("fresh systems", "tests.test_fresh"), ("modules by DKMS", "tests.test_dkms"), ("recipes", "tests.test_recipes"),
+         ("lines of code", "tests.test_size"), ("public reports", "tests.test_reports"), ("tables of rules", "tests.test_rules"),
+         ("decisions in C", "tests.test_policy"), ("verdict of make run", "tests.test_run"), ("guest runner", "tests.test_guest"),
+         ("programs of others", "tests.test_written"), ("commands of tlb-rs", "tests.test_cli"))
+# They measure this machine: nothing else may run.
+ALONE = (("tlbstat ab", "tlbstat.test_ab"), ("tlbstat price on this machine", "tlbstat.test_price_live"))
+
+
 def tools(suite):
     suite.ktap("meter", sys.executable, "tools/tlb-rs", "meter")
-    for name, test in (("bench arithmetic", "tests.test_bench"), ("modelled machine", "tests.test_model"),
-                       ("selftests comparison", "tests.test_selftests"),
-                       ("soak's arithmetic", "tests.test_soak"), ("soak of tiers", "tests.test_soak_tiers"),
-                       ("tlbstat on canned files", "tlbstat.test_tlbstat"), ("tlbstat doctor", "tlbstat.test_doctor"),
-                       ("tlbstat ab", "tlbstat.test_ab"), ("tlbstat price", "tlbstat.test_price"),
-                       ("tlbstat price on this machine", "tlbstat.test_price_live"), ("package of tlbstat", "tlbstat.test_package"),
-                       ("verdicts of make test and matrix", "tests.test_verdicts"), ("fresh systems", "tests.test_fresh"),
-                       ("modules by DKMS", "tests.test_dkms"),
-                       ("recipes", "tests.test_recipes"), ("lines of code", "tests.test_size"),
-                       ("public reports", "tests.test_reports"),
-                       ("tables of rules", "tests.test_rules"), ("decisions in C", "tests.test_policy"),
-                       ("verdict of make run", "tests.test_run"), ("guest runner", "tests.test_guest"),
-                       ("programs of others", "tests.test_written"), ("boards and the CI of mm", "tests.test_boards"),
-                       ("commands of tlb-rs", "tests.test_cli")):
+
+    def unit(name, test):
+        # That one runs its cases side by side, and prints KTAP.
+        if test == "tests.kernel.test_kernel":
+            suite.ktap(name, sys.executable, "-m", test, cwd=ROOT / "tools")
+        else:
+            suite.unittest(name, test)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(unit, *zip(*UNITS)))
+    for name, test in ALONE:
         suite.unittest(name, test)
-    suite.ktap("build tool errors", sys.executable, "-m", "tests.kernel.test_kernel", cwd=ROOT / "tools")
     suite.ktap("LAVA", sys.executable, "tools/tlb-rs", "lava")
 
 
