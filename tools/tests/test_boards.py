@@ -327,7 +327,7 @@ class Mmci(Case):
             (self.place / "out/build.log").write_text("", encoding="ascii")
         (self.place / "asks").write_text("CONFIG_RUST=y\n", encoding="ascii")
         (self.place / "other").write_text("CONFIG_RUSTY=y\n", encoding="ascii")
-        with mock.patch.object(mmci, "logged", configured):
+        with mock.patch.multiple(mmci, logged=configured, need_space=lambda *_: None):
             with self.assertRaisesRegex(Fail, "no fragment of that CI asks"):
                 mmci.build(self.place, self.place / "out", [self.place / "other"], [])
             mmci.build(self.place, self.place / "out", [self.place / "other", self.place / "asks"], [])
@@ -337,7 +337,7 @@ class Mmci(Case):
             text = {"virtme-configkernel": "", "vng": "warning: override: A\n" + self.says}[words[0]]
             log.write_text(text, encoding="ascii")
             (self.place / "out/.config").write_text("CONFIG_A=y\n", encoding="ascii")
-        with mock.patch.object(mmci, "logged", built):
+        with mock.patch.multiple(mmci, logged=built, need_space=lambda *_: None):
             self.says = ""
             mmci.build(self.place, self.place / "out", [], [])
             self.says = "mm/rmap.c:1:2: warning: unused variable\n"
