@@ -82,6 +82,21 @@ class Markers(unittest.TestCase):
             gem5.marked(b"\0" * 64)
 
 
+class Archive(unittest.TestCase):
+    def test_no_more_programs_than_the_job_names(self):
+        with tempfile.TemporaryDirectory() as place:
+            place = Path(place)
+            (place / "bin").mkdir()
+            for name in ("bin/bench", "bin/bench_two", "bin/other", "busybox"):
+                (place / name).touch()
+            with mock.patch.multiple(initramfs, build=mock.DEFAULT, guest_dir=lambda _: place, busybox=lambda _: place / "busybox"):
+                blob = initramfs.small("arm64", "mount /dev/vda /mnt && bench_two --other-option 1")
+        self.assertIn(b"bin/bench_two\0", blob)
+        self.assertIn(b"bin/busybox\0", blob)
+        self.assertNotIn(b"bin/bench\0", blob)
+        self.assertNotIn(b"bin/other\0", blob)
+
+
 class Stats(unittest.TestCase):
     def test_first_dump(self):
         self.assertEqual(gem5.stats(STATS), {
@@ -118,14 +133,18 @@ class Figures(unittest.TestCase):
         found = of_model.window(gem5.stats(text))
         self.assertEqual((found.tlbi, found.sync, found.pair), (0, 0, 0))
 
+    CORES = [2, 4, 16]
+
     def gates(self, more):
         """Of counts that are `more` than those of the meter with the most cores."""
         found = {(cores, work, mode, *options): of_model.Window(9, 9, 9, 512 + more * (cores == 16), 512, 9)
-                 for cores, work, mode, options in of_model.wanted()}
-        records = [{"region": name, "tlb_batch": mode, "meter": {"tlbi": 512}} for name in of_model.WORKS for mode in (-1, 0, 1)]
+                 for cores, work, mode, options in of_model.wanted(self.CORES)}
+        records = [{"region": name, "tlb_batch": 1, work.switch: mode, "meter": {"tlbi": 512}}
+                   for name, work in of_model.WORKS.items() for mode in (-1, 0, 1)]
         result = outcome.Result(outcome.Context(["arm64"], "bench", "7.3", None))
         with mock.patch.object(of_model, "boot", lambda *args, **options: (records, "command", "")):
-            of_model.check_counts(result, found)
+            of_model.check_counts(result, found, self.CORES)
+        self.assertEqual(len(result.gates), 2 * len(of_model.WORKS))
         return {gate["ok"] for gate in result.gates}
 
     def test_counts_must_be_those_of_the_meter(self):
@@ -135,15 +154,12 @@ class Figures(unittest.TestCase):
     def test_what_is_unchanged_is_not_run_again(self):
         with tempfile.TemporaryDirectory() as place:
             place = Path(place)
-            (place / "vmlinux").write_text("kernel")
-            (place / "initrd").write_text("programs")
             ran = []
-            for key, text in (("a", "kernel"), ("a", "kernel"), ("b", "kernel"), ("b", "another kernel")):
+            for programs, text in ((b"a", "kernel"), (b"a", "kernel"), (b"b", "kernel"), (b"b", "another kernel")):
                 (place / "vmlinux").write_text(text)
-                with mock.patch.object(of_model.guest, "kernel_path", lambda *_: place / "Image"), \
-                        mock.patch.object(gem5, "initrd", lambda *_: place / "initrd"):
+                with mock.patch.object(of_model.guest, "kernel_path", lambda *_: place / "Image"):
                     runs = of_model.Runs(outcome.Context(["arm64"], "bench", "7.3", place), None)
-                self.assertEqual(runs.kept("boot-2", lambda n=len(ran): ran.append(n) or [n], key), [len(ran) - 1])
+                self.assertEqual(runs.kept("boot-2", lambda n=len(ran): ran.append(n) or [n], programs), [len(ran) - 1])
             self.assertEqual(ran, [0, 1, 2])
 
     def test_without_gem5(self):
@@ -177,19 +193,27 @@ class Run(unittest.TestCase):
 class Boot(unittest.TestCase):
     TERMINAL = 'tlb-rs: job start\n{"region":"split_anon","tlb_batch":0,"ns":1}\n{"region":"split_anon","tlb_batch":1,"ns":1}\n'
 
-    def boot(self, terminal, regions=2):
+    def boot(self, terminal, regions=2, **options):
         def run(_, out, *args, **more):
             out.mkdir(parents=True, exist_ok=True)
             (out / "system.terminal").write_text(terminal)
             self.args = args
 
         with tempfile.TemporaryDirectory() as place, mock.patch.object(gem5, "run", run), \
-                mock.patch.object(gem5, "initrd", lambda job, target: target):
-            return gem5.boot(None, "vmlinux", "job", 4, Path(place) / "out", regions)
+                mock.patch.object(gem5, "initrd", str.encode):
+            found = gem5.boot(None, "vmlinux", "job", 4, Path(place) / "out", regions, **options)
+            self.files = {path.name for path in Path(place).iterdir()}
+            return found
 
     def test_records(self):
         self.assertEqual([r["tlb_batch"] for r in self.boot(self.TERMINAL + "tlb-rs: job exit 0\n")], [0, 1])
         self.assertIn("--cores=4", self.args)
+        self.assertEqual(self.files, {"out", "out.cpio"})
+
+    def test_disk(self):
+        self.boot(self.TERMINAL + "tlb-rs: job exit 0\n", disk="64M")
+        self.assertEqual(self.files, {"out", "out.cpio", "out.disk"})
+        self.assertIn("--disk=", " ".join(self.args))
 
     def test_a_job_that_failed_or_has_other_regions(self):
         for terminal, regions in ((self.TERMINAL, 2), (self.TERMINAL + "tlb-rs: job exit 1\n", 2),

@@ -362,6 +362,22 @@ def locked(place):
         yield
 
 
+def userspace(box, binaries):
+    """The archive with busybox, our init, and these programs."""
+    entries = [directory(name) for name in ("bin", "dev", "mnt", "proc", "sys", "tmp")]
+    entries += [("dev/console", 0o020600, b"", (5, 1)),
+                regular("bin/busybox", box.read_bytes()),
+                regular("init", (HERE / "init").read_bytes())]
+    return newc(entries + [regular("bin/" + path.name, path.read_bytes()) for path in binaries])
+
+
+def small(arch, job):
+    """An archive with only those programs that the text of a job names."""
+    build(arch)
+    words = set(re.findall(r"[\w-]+", job))
+    return userspace(busybox(arch), sorted(path for path in (guest_dir(arch) / "bin").iterdir() if path.name in words))
+
+
 def build(arch, ksrc=None):
     """Bring build/guest/<ARCH>/initramfs.cpio up to date; returns its path."""
     place = guest_dir(arch)
@@ -376,14 +392,9 @@ def build(arch, ksrc=None):
                           for path in inputs)
         if target.exists() and stamp.exists() and stamp.read_text() == state:
             return target
-        entries = [directory(name) for name in ("bin", "dev", "mnt", "proc", "sys", "tmp")]
-        entries += [("dev/console", 0o020600, b"", (5, 1)),
-                    regular("bin/busybox", box.read_bytes()),
-                    regular("init", (HERE / "init").read_bytes())]
-        entries += [regular("bin/" + path.name, path.read_bytes()) for path in binaries]
         # A boot reads the archive without the lock: replaced in one step.
         part = place / "initramfs.part"
-        part.write_bytes(newc(entries))
+        part.write_bytes(userspace(box, binaries))
         os.replace(part, target)
         stamp.write_text(state)
     return target

@@ -10,7 +10,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from tlbrs.guest import console, initramfs
+from tlbrs.guest import console, guest, initramfs
 from tlbrs.kernel.common import Fail
 
 HERE = Path(__file__).resolve().parent
@@ -55,10 +55,9 @@ def marked(archive):
     return archive
 
 
-def initrd(job, target):
-    """An initramfs that runs this job."""
-    target.write_bytes(marked(initramfs.build("arm64").read_bytes()) + initramfs.job_archive(job))
-    return target
+def initrd(job):
+    """An initramfs that runs this job, with no more programs than it needs: a boot is slow."""
+    return marked(initramfs.small("arm64", job)) + initramfs.job_archive(job)
 
 
 def run(gem5, out, *args, timeout):
@@ -79,10 +78,21 @@ def run(gem5, out, *args, timeout):
     return said
 
 
-def boot(gem5, kernel, job, cores, out, regions, append="", timeout=3600):
-    """Runs a job, leaves a checkpoint at the start of each of its regions; returns the records that it printed."""
-    run(gem5, out, f"--kernel={kernel}", f"--initrd={initrd(job, out.with_suffix('.cpio'))}", f"--cores={cores}",
-        f"--append={append}", f"--regions={regions}", timeout=timeout)
+def files(booted, disk):
+    """The arguments that a boot and what goes on from it have in common."""
+    return [f"--initrd={booted.with_suffix('.cpio')}", *([f"--disk={booted.with_suffix('.disk')}"] if disk else [])]
+
+
+def boot(gem5, kernel, job, cores, out, regions, *, append="", disk=None, timeout=3600):
+    """Runs a job, leaves a checkpoint at the start of each of its regions; returns the records that it printed.
+
+    disk: the size of an empty one, /dev/vda.
+    """
+    out.with_suffix(".cpio").write_bytes(initrd(job))
+    if disk:
+        guest.make_disk(out.with_suffix(".disk"), disk)
+    run(gem5, out, f"--kernel={kernel}", *files(out, disk), f"--cores={cores}", f"--append={append}", f"--regions={regions}",
+        timeout=timeout)
     text = (out / "system.terminal").read_text(encoding="utf-8", errors="replace")
     records, problems = console.records(text)
     found = [record for record in records if "region" in record]
@@ -91,9 +101,9 @@ def boot(gem5, kernel, job, cores, out, regions, append="", timeout=3600):
     return found
 
 
-def measure(gem5, kernel, cores, booted, region, out, *options, timeout=3600):
+def measure(gem5, kernel, cores, booted, region, out, *options, disk=None, timeout=3600):
     """Statistics of one region, of those that boot() left in `booted`."""
-    run(gem5, out, f"--kernel={kernel}", f"--initrd={booted.with_suffix('.cpio')}", f"--cores={cores}",
+    run(gem5, out, f"--kernel={kernel}", *files(booted, disk), f"--cores={cores}",
         f"--restore={booted / f'region.{region}'}", *options, timeout=timeout)
     return stats((out / "stats.txt").read_text(encoding="utf-8"))
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """The machine, as gem5 reads it: cores on a mesh that boot Linux, and one region of a program that is measured.
 
-usage: gem5.fast machine.py --configs DIR --loader FILE --kernel VMLINUX --initrd FILE --cores N
+usage: gem5.fast machine.py --configs DIR --loader FILE --kernel VMLINUX --initrd FILE [--disk FILE] --cores N
                             (--regions N | --restore DIR [--answer CYCLES | --without-dvm])
 
 --regions: cores without time and without caches run the job to its end, and leave a checkpoint at the start of each
 of its regions, region.K in the output directory. --restore: cores with time and caches run from there to the end of
-the region. --answer: how long each message takes to leave the node that tells all cores of a TLBI or DSB; three of
+the region. --disk: an image that answers at once; what is written to it is kept elsewhere. --answer: how long each message takes to leave the node that tells all cores of a TLBI or DSB; three of
 them follow each other. --without-dvm: it is told to no other core.
 """
 
@@ -17,8 +17,8 @@ from pathlib import Path
 
 import m5
 from m5.ext.pyfdt import pyfdt
-from m5.objects import (NULL, ArmDefaultRelease, ArmFsLinux, NonCachingSimpleCPU, Pl011, Root, SrcClockDomain,
-                        VExpress_GEM5_V2)
+from m5.objects import (NULL, ArmDefaultRelease, ArmFsLinux, CowDiskImage, NonCachingSimpleCPU, Pl011, RawDiskImage, Root,
+                        SrcClockDomain, VExpress_GEM5_V2, VirtIOBlock)
 
 HERE = Path(__file__).resolve().parent
 TICKS = 10**12      # in a second
@@ -38,6 +38,7 @@ def parse():
     parser.add_argument("--loader", required=True, help="gem5's boot_v2.arm64")
     parser.add_argument("--kernel")
     parser.add_argument("--initrd")
+    parser.add_argument("--disk")
     parser.add_argument("--append", default="")
     parser.add_argument("--cores", type=int, required=True)
     parser.add_argument("--mem", default="1GiB")
@@ -87,6 +88,8 @@ def build(args):
     Pl011.generateDeviceTree = sbsa_uart
     platform = VExpress_GEM5_V2()
     platform.gic.its = NULL     # its DMA has no place in the interconnect, and no device here needs it
+    if args.disk:
+        platform.vio[0].vio = VirtIOBlock(image=CowDiskImage(child=RawDiskImage(image_file=args.disk, read_only=True)))
     system = devices.ArmRubySystem(
         args.mem, platform=platform, mem_mode=cpu.memory_mode(), exit_on_work_items=True,
         release=release(), workload=ArmFsLinux(object_file=args.kernel, initrd_filename=args.initrd))

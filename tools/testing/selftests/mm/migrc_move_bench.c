@@ -4,7 +4,8 @@
  * 1 ... Each region is one JSON record; the TLB meter adds what was executed in it.
  *
  * once    N neighbouring read-only pages move to the other node in one call
- * rounds  250 read-only pages move to and fro one at a time, in 4 rounds (--rounds)
+ * rounds  250 read-only pages, or N if that is less, move to and fro one at a time, in
+ *         4 rounds (--rounds)
  *         Both regions end with a write of 0 to vm.migrc_enable, so they contain
  *         every flush that was deferred. This patches code, which on arm64 takes
  *         TLBIs of kernel addresses. Readers on other CPUs have the pages in their
@@ -224,7 +225,7 @@ int main(int argc, char **argv)
 	};
 	static const char * const names[] = { "once", "rounds", "ro", "rw" };
 	const char *only = NULL;
-	size_t i, nr = 0;
+	size_t i, singles, nr = 0;
 	int opt;
 
 	ksft_print_header();
@@ -264,6 +265,7 @@ int main(int argc, char **argv)
 	/* The default of vm.migrc_max_pages: it is a part of what is measured. */
 	migrc_init(2, 0, age_ms);
 	psize = getpagesize();
+	singles = nr_pages < SINGLE_PAGES ? nr_pages : SINGLE_PAGES;
 	tlb_rs_pin_cpu(0);
 
 	ksft_set_plan(nr);
@@ -275,8 +277,7 @@ int main(int argc, char **argv)
 		if (i == 0)
 			ok = closed("migrc_once", nr_pages, nr_pages, move_once);
 		else if (i == 1)
-			ok = closed("migrc_rounds", SINGLE_PAGES, SINGLE_PAGES * single_rounds,
-				    move_rounds);
+			ok = closed("migrc_rounds", singles, singles * single_rounds, move_rounds);
 		else
 			ok = timed(i == 2 ? "migrc_ro" : "migrc_rw", i == 2);
 		ksft_test_result(ok, "migrc_move_bench %s\n", names[i]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Writes 16 MiB of a file to disk that were written to through a shared mapping. msync() is the
- * measured region: what it costs to make the PTEs clean and read-only.
+ * Writes 16 MiB of a file (--pages) to disk that were written to through a shared mapping. msync()
+ * is the measured region: what it costs to make the PTEs clean and read-only.
  *
  * small   pages of their own
  * sparse  the same, each 64th page of a file with holes
@@ -10,22 +10,23 @@
  *
  * Each is measured three times: msync_NAME, msync_NAME_again after all pages were written to once
  * more, and msync_NAME_plain after they were written to by pwrite(), which leaves PTEs clean. With
- * --writeback, that is vm.tlb_batch_writeback=1, the names begin with writeback. What is on the
- * disk in the end is compared.
+ * --first only the first of the three. With --writeback, that is vm.tlb_batch_writeback=1, the
+ * names begin with writeback. What is on the disk in the end is compared.
  */
 #define _GNU_SOURCE
 #include <getopt.h>
 
 #include "tlb_rs.h"
 
-#define LEN	(16UL << 20)
 #define SEED	43
 
 static const char *dir = "/mnt";
 static size_t psize;
+static size_t nr_pages = 4096;
 static int nr_readers;
 static int pairs;
 static bool writeback;
+static bool first;
 
 static const struct variant {
 	const char *name;
@@ -40,7 +41,7 @@ static const struct variant {
 
 static size_t length(const struct variant *v)
 {
-	return LEN * v->stride;
+	return nr_pages * psize * v->stride;
 }
 
 /* A write makes a folio of its length. */
@@ -90,13 +91,13 @@ static bool measured(const struct variant *v, char *base, const char *again)
 	int ret;
 
 	/* A reader would fill holes. */
-	tlb_rs_readers_start(&readers, nr_readers, false, base, v->stride > 1 ? psize : LEN);
+	tlb_rs_readers_start(&readers, nr_readers, false, base, v->stride > 1 ? psize : length(v));
 	tlb_rs_begin(&c);
 	ret = msync(base, length(v), MS_SYNC);
 	tlb_rs_end(&c);
 	tlb_rs_readers_end(&readers);
 	snprintf(name, sizeof(name), "%s_%s%s", writeback ? "writeback" : "msync", v->name, again);
-	snprintf(extra, sizeof(extra), ",\"units\":%zu,\"readers\":%d", LEN / psize, nr_readers);
+	snprintf(extra, sizeof(extra), ",\"units\":%zu,\"readers\":%d", nr_pages, nr_readers);
 	tlb_rs_json_region(name, extra, &c);
 	return !ret;
 }
@@ -140,13 +141,17 @@ static int run_once(const struct variant *v)
 	madvise(base, length(v), MADV_NOHUGEPAGE);
 	store_folios(v, base, SEED + 1);
 	n = count_folios(v, base);
-	if (n != LEN / v->size) {
-		ksft_print_msg("only %zu of %zu folios have %zu KiB\n", n, LEN / v->size,
-			       v->size / 1024);
+	if (n != nr_pages * psize / v->size) {
+		ksft_print_msg("only %zu of %zu folios have %zu KiB\n", n,
+			       nr_pages * psize / v->size, v->size / 1024);
 		goto out;
 	}
 	if (!measured(v, base, ""))
 		goto out;
+	if (first) {
+		ret = is_on_disk(v, fd, base) ? KSFT_PASS : KSFT_FAIL;
+		goto out;
+	}
 	store_folios(v, base, SEED + 2);
 	if (!measured(v, base, "_again") || !is_on_disk(v, fd, base) ||
 	    !write_folios(v, fd, SEED + 3))
@@ -173,7 +178,7 @@ static int run_variant(const struct variant *v)
 static void help(const char *prog)
 {
 	printf("usage: %s [option]...\n"
-	       "  [--variant NAME]... [--writeback] [--pairs P]\n"
+	       "  [--variant NAME]... [--pages N] [--first] [--writeback] [--pairs P]\n"
 	       "  [--readers K [--idle]] [--dir DIR]\n",
 	       prog);
 }
@@ -182,6 +187,8 @@ int main(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{ "variant", required_argument, NULL, 'v' },
+		{ "pages", required_argument, NULL, 'n' },
+		{ "first", no_argument, NULL, 'f' },
 		{ "writeback", no_argument, NULL, 'w' },
 		{ "pairs", required_argument, NULL, 'p' },
 		{ "readers", required_argument, NULL, 'r' },
@@ -195,7 +202,7 @@ int main(int argc, char **argv)
 	int opt;
 
 	ksft_print_header();
-	while ((opt = getopt_long(argc, argv, "v:wp:r:id:h", options, NULL)) != -1) {
+	while ((opt = getopt_long(argc, argv, "v:n:fwp:r:id:h", options, NULL)) != -1) {
 		switch (opt) {
 		case 'v':
 			for (i = 0; i < ARRAY_SIZE(variants); i++) {
@@ -205,6 +212,12 @@ int main(int argc, char **argv)
 			if (i == ARRAY_SIZE(variants))
 				ksft_exit_fail_msg("no variant '%s'\n", optarg);
 			wanted |= 1U << i;
+			break;
+		case 'n':
+			nr_pages = tlb_rs_number(optarg, 1, 1 << 16);
+			break;
+		case 'f':
+			first = true;
 			break;
 		case 'w':
 			writeback = true;
@@ -235,6 +248,8 @@ int main(int argc, char **argv)
 	psize = getpagesize();
 	if (psize != 4096 || access(dir, W_OK))
 		ksft_exit_skip("needs pages of 4 KiB, and a directory on a disk\n");
+	if (nr_pages % (SZ_2M / psize))
+		ksft_exit_fail_msg("--pages: no multiple of %lu\n", SZ_2M / psize);
 	tlb_rs_pin_cpu(0);
 	tlb_rs_quiet();
 	if (writeback && !tlb_rs_setting("/proc/sys/vm/tlb_batch_writeback", "1"))
