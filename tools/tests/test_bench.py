@@ -120,12 +120,13 @@ def boots(_, arch, job, variant="bench", **options):
     return found, machine.command(arch, variant, job, options), ""
 
 
-def windows(runs):    # pylint: disable=unused-argument
+def windows(_, cores):
     """Instead of gem5: as many TLBIs as boots() has, and time that grows with the cores."""
-    counts = {"split_anon": SPLITS["split_anon"], "move_ro": MOVES["move_ro"], "move_mthp": FOLIOS["mthp"]}
-    return {(cores, work, mode, *options): of_model.Window(
-        1000 + 100 * cores * (mode == of_model.STOCK), 900, 900, *2 * [counts[work][mode + 1] * (8 if work == "split_anon" else 1)], 350)
-        for cores, work, mode, options in of_model.wanted()}
+    counts = {"split_anon": [8 * n for n in SPLITS["split_anon"][1:]], "move_ro": MOVES["move_ro"][1:],
+              "move_mthp": FOLIOS["mthp"][1:], "msync_64k": (4096, 4096 * 0.06), "migrc_rounds": (8, 2)}
+    return {(each, work, mode, *options): of_model.Window(
+        1000 + 100 * each * (mode == of_model.STOCK), 900, 900, *2 * [counts[work][mode]], 350)
+        for each, work, mode, options in of_model.wanted(cores)}
 
 
 def measured():

@@ -6,8 +6,9 @@ usage: gem5.fast machine.py --configs DIR --loader FILE --kernel VMLINUX --initr
 
 --regions: cores without time and without caches run the job to its end, and leave a checkpoint at the start of each
 of its regions, region.K in the output directory. --restore: cores with time and caches run from there to the end of
-the region. --disk: an image that answers at once; what is written to it is kept elsewhere. --answer: how long each message takes to leave the node that tells all cores of a TLBI or DSB; three of
-them follow each other. --without-dvm: it is told to no other core.
+the region. --disk: an image that answers at once; what is written to it is kept elsewhere. --answer: how long each
+message takes to leave the node that tells all cores of a TLBI or DSB; three of them follow each other. --without-dvm:
+it is told to no other core.
 """
 
 import argparse
