@@ -100,11 +100,53 @@ class Suite:
             self.check(name, False, f"status {p.returncode}, {len(cases)} cases")
             self.say("\n".join(p.stdout.splitlines()[-40:]))
 
+    def at_once(self, steps):
+        """(function, argument...) of each step; the function has its results from a suite, and here it is a Step.
+
+        As many steps as there are CPUs run at once, in this order: those that take longest come first. So do their results.
+        """
+        steps = list(steps)
+        with pool_of(os.cpu_count()) as pool:
+            parts = [Step() for _ in steps]
+            calls = [pool.submit(function, part, *words) for part, (function, *words) in zip(parts, steps)]
+            for part, call in zip(parts, calls):
+                wait([call])
+                for result, *words in part.results:
+                    result(self, *words)
+                call.result()
+
     def done(self):
         if not self.passed and not self.failed and not self.left_out:
             self.check(f"{self.name} ran", False, "no test was run")
         print(f"{self.name}: {self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} skipped, "
               f"{time.monotonic() - self.start:.0f} s", flush=True)
+
+
+class Step(Suite):
+    """A step that runs beside others: its results wait for their turn, so that they stay together."""
+
+    def __init__(self):  # pylint: disable=super-init-not-called
+        self.results = []
+
+    def check(self, name, ok, detail=""):
+        self.results.append((Suite.check, name, ok, detail))
+        return ok
+
+    def say(self, text, show=True):
+        self.results.append((Suite.say, text, show))
+
+    def skip(self, name, why):
+        self.results.append((Suite.skip, name, why))
+
+
+@contextlib.contextmanager
+def pool_of(workers):
+    """Threads. When this ends early, what has not begun does not begin."""
+    pool = ThreadPoolExecutor(workers)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def chosen(suite, *arches):
@@ -167,13 +209,10 @@ def boot(suite, name, arch, variant, job, want=guest.OK, cases=True, append="kun
 def side_by_side(arch):
     """Calls that are given to what this yields run in turn; several at once where QEMU needs one core for each."""
     single = guest.threads_of(guest.QEMU[arch][0], arch) == "single"
-    pool, calls = ThreadPoolExecutor(os.cpu_count() if single else 1), []
-    try:
+    calls = []
+    with pool_of(os.cpu_count() if single else 1) as pool:
         yield lambda *call, **options: calls.append(pool.submit(*call, **options))
         wait(calls)
-    finally:
-        # Interrupted: those that have not begun must not.
-        pool.shutdown(cancel_futures=True)
     for call in calls:
         call.result()
 

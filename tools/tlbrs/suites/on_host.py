@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tlbrs.check import policy, rules
@@ -14,7 +13,7 @@ from tlbrs.guest import initramfs
 from tlbrs.kernel import common, kernel as kernel_tool, overlay, source, toolchain
 from tlbrs.kernel.common import Fail
 from tlbrs.suites import compiled_out, maintained
-from tlbrs.suites.harness import KVER, LOGS, ROOT, chosen, make, tree
+from tlbrs.suites.harness import KVER, LOGS, ROOT, Suite, chosen, make, tree
 
 # Objects of the files that the series changes, and of those that its headers change most. Those in which nothing is of
 # an architecture are compiled for one.
@@ -81,27 +80,26 @@ def style(suite):
     def ignored(text, *others):
         return ",".join((*others, lists) if re.search(r"^\+?#define (?:EM\(|\w+\(EM\))", text, re.M) else others)
 
-    def check_patch(patch):
+    def check_patch(step, patch):
         # A patch to some files says nothing about MAINTAINERS, which has a patch of its own.
         body = patch.read_text(encoding="utf-8")
         ignore = ignored(body, "FILE_PATH_CHANGES,EMBEDDED_FILENAME", *((trace,) if "+++ b/include/trace/" in body else ()))
         with patch.open(encoding="utf-8") as text:  # by name, it would be checked as a source file
-            suite.command(f"checkpatch {patch.relative_to(patch.parents[1])}", *checkpatch, "--ignore", ignore, "-",
-                          stdin=text, cwd=LOGS)
+            step.command(f"checkpatch {patch.relative_to(patch.parents[1])}", *checkpatch, "--ignore", ignore, "-",
+                         stdin=text, cwd=LOGS)
 
-    def check_file(f):
+    def check_file(step, f):
         # The layout of TRACE_EVENT() is the tree's, not checkpatch's.
         # And linux/x.h is where asm/x.h may be included.
         ignore = ignored(f.read_text(encoding="utf-8"), trace if "trace" in f.parts else "INCLUDE_LINUX")
-        suite.command(f"checkpatch {f.relative_to(ROOT)}", *checkpatch, "--ignore", ignore, "--file", f, cwd=LOGS)
+        step.command(f"checkpatch {f.relative_to(ROOT)}", *checkpatch, "--ignore", ignore, "--file", f, cwd=LOGS)
 
     files = [f for d in ("include", "arch", "mm", "tools/testing", "tools/meter", "tools/tlbstat")
              for f in sorted((ROOT / d).rglob("*")) if f.suffix in (".c", ".h", ".S", ".rs")]
     files += sorted((ROOT / "rust").rglob("*.rs")) + sorted((ROOT / "samples").rglob("*.rs"))
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        patches = set(sent.glob("*/*.patch")) - set(sent.glob("*/0000-cover-letter.patch"))
-        list(pool.map(check_patch, sorted(patches)))
-        list(pool.map(check_file, files))
+    patches = set(sent.glob("*/*.patch")) - set(sent.glob("*/0000-cover-letter.patch"))
+    suite.at_once([*((applies, kver) for kver in source.KVERS), *((check_patch, patch) for patch in sorted(patches)),
+                   *((check_file, f) for f in files)])
     # bindgen declares it as unsafe: rustc 1.85 refuses another one here, 1.95 does not.
     safe = [f"{f.relative_to(ROOT)}: {name}" for f in files if f.suffix == ".rs"
             for name in re.findall(r"#\[export\]\s+(?:pub )?extern .*?fn (\w+)", f.read_text(encoding="utf-8"))]
@@ -117,8 +115,6 @@ def style(suite):
     for letter in sorted(f for f in sent.glob("*/0000-cover-letter.patch") if f.parent.name not in NO_NEW_FILES):
         says = " ".join(letter.read_text(encoding="utf-8").split())
         suite.check(f"{letter.relative_to(sent)} says what to add to MAINTAINERS", "adds M: there, and changes S:" in says)
-    for kver in source.KVERS:
-        applies(suite, kver)
     forgotten = uncompared(f for _, f in overlay.patch_files())
     suite.check("what is changed is compared with stock", not forgotten, ", ".join(sorted(forgotten)))
     missing = [str(f) for f in tracked() if "SPDX-License-Identifier: GPL-2.0" not in f.read_text(errors="replace")[:400]
@@ -170,7 +166,8 @@ UNITS = (("build tool errors", "tests.kernel.test_kernel"), ("bench arithmetic",
          ("fresh systems", "tests.test_fresh"), ("modules by DKMS", "tests.test_dkms"), ("recipes", "tests.test_recipes"),
          ("lines of code", "tests.test_size"), ("public reports", "tests.test_reports"), ("tables of rules", "tests.test_rules"),
          ("decisions in C", "tests.test_policy"), ("verdict of make run", "tests.test_run"), ("guest runner", "tests.test_guest"),
-         ("programs of others", "tests.test_written"), ("commands of tlb-rs", "tests.test_cli"))
+         ("programs of others", "tests.test_written"), ("commands of tlb-rs", "tests.test_cli"),
+         ("steps that run at once", "tests.test_harness"))
 # They measure this machine: nothing else may run.
 ALONE = (("tlbstat ab", "tlbstat.test_ab"), ("tlbstat price on this machine", "tlbstat.test_price_live"))
 
@@ -178,15 +175,14 @@ ALONE = (("tlbstat ab", "tlbstat.test_ab"), ("tlbstat price on this machine", "t
 def tools(suite):
     suite.ktap("meter", sys.executable, "tools/tlb-rs", "meter")
 
-    def unit(name, test):
+    def unit(step, name, test):
         # That one runs its cases side by side, and prints KTAP.
         if test == "tests.kernel.test_kernel":
-            suite.ktap(name, sys.executable, "-m", test, cwd=ROOT / "tools")
+            step.ktap(name, sys.executable, "-m", test, cwd=ROOT / "tools")
         else:
-            suite.unittest(name, test)
+            step.unittest(name, test)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(unit, *zip(*UNITS)))
+    suite.at_once((unit, *words) for words in UNITS)
     for name, test in ALONE:
         suite.unittest(name, test)
     suite.ktap("LAVA", sys.executable, "tools/tlb-rs", "lava")
@@ -202,25 +198,49 @@ def size(suite):
     suite.say(rest, show=False)
 
 
+# Models that take longest.
+FIRST = ("mkclean_batch", "migrc")
+
+
 def verify(suite):
     p = suite.command("build", "cargo", "test", "--no-run", "--release", cwd=ROOT / "verify")
     if p.returncode:
         return
-    p = subprocess.run(["cargo", "test", "--release"], cwd=ROOT / "verify", text=True,
-                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    for ran in re.split(r"^ *Running ", p.stdout, flags=re.M)[1:]:
-        for case, verdict in re.findall(r"^test (\S+)(?: - should panic)? \.\.\. (\w+)", ran, re.M):
-            suite.check(f"{Path(ran.split('.rs ')[0]).name}: {case}", verdict == "ok")
-    # A test binary that aborts has no verdict for its remaining cases.
-    if not suite.check("cargo test", p.returncode == 0, f"status {p.returncode}"):
-        suite.say(p.stdout[-4000:])
     # Where herd7 is neither installed nor to be had, the litmus tests say so and are skipped. The rules that nothing
     # else shows have then not been tested, so that the sabotage suites of such a run fail, see remove().
     subprocess.run([sys.executable, "tools/tlb-rs", "herd7"], cwd=ROOT, check=False)
-    suite.ktap("litmus", sys.executable, "tools/tlb-rs", "litmus")
+    programs = sorted(built(p.stdout).items(), key=lambda program: program[0] not in FIRST)
+    statuses = {}
+
+    def proofs(step, name, program):
+        statuses[name] = cargo_test(step, name, program)
+
+    # Each of them has more threads than one for its cases, so that the last one leaves no CPU idle.
+    suite.at_once([*((proofs, *program) for program in programs),
+                   (Suite.ktap, "litmus", sys.executable, "tools/tlb-rs", "litmus")])
+    suite.check("cargo test", programs and not any(statuses.values()), ", ".join(
+        (f"{len(programs)} programs", *(f"{name}: status {status}" for name, status in statuses.items() if status))))
+    # By themselves: they run for so many seconds, and both build into one directory.
     suite.ktap("fuzz", sys.executable, "verify/fuzz/run.py", "--seconds", 4)
     # A fuzzer that finds no error that is there would show nothing; it ends when it has found it.
     suite.ktap("fuzz", sys.executable, "verify/fuzz/run.py", "--broken")
+
+
+def built(said):
+    """{name: program} of what "cargo test --no-run" has built; cargo itself would run one after the other."""
+    return {Path(name).stem: program for name, program in
+            re.findall(r"^ *Executable (?:unittests )?(\S+\.rs) \((\S+)\)$", said, re.M)}
+
+
+def cargo_test(step, name, program):
+    """Each case counts; the status of the program, which has no verdict for the remaining cases if it aborts."""
+    p = subprocess.run([ROOT / "verify" / program], cwd=ROOT / "verify", text=True, stdin=subprocess.DEVNULL,
+                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    for case, verdict in re.findall(r"^test (\S+)(?: - should panic)? \.\.\. (\w+)", p.stdout, re.M):
+        step.check(f"{name}: {case}", verdict == "ok")
+    if p.returncode:
+        step.say(p.stdout[-4000:])
+    return p.returncode
 
 
 def off(suite):
