@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Suites without a guest: style, tools, verify, size, off, docs."""
 
+import hashlib
 import os
 import re
 import shutil
@@ -80,19 +81,32 @@ def style(suite):
     def ignored(text, *others):
         return ",".join((*others, lists) if re.search(r"^\+?#define (?:EM\(|\w+\(EM\))", text, re.M) else others)
 
+    # What has passed is not checked again, as long as its text is the same, and what it was checked with.
+    kept, same = LOGS / "checkpatch.passed", (src / "scripts/checkpatch.pl").read_bytes() + KVER.encode()
+    before, passed = set(kept.read_text(encoding="ascii").split()) if kept.exists() else set(), set()
+
+    def check(step, name, path, ignore, *how):
+        key = hashlib.sha256(b"\0".join((same, name.encode(), ignore.encode(), path.read_bytes()))).hexdigest()
+        if key in before:
+            passed.add(key)
+            step.check(f"checkpatch {name}", True, "passed before")
+            return
+        with path.open(encoding="utf-8") as text:
+            if not step.command(f"checkpatch {name}", *checkpatch, "--ignore", ignore, *how, stdin=text, cwd=LOGS).returncode:
+                passed.add(key)
+
     def check_patch(step, patch):
         # A patch to some files says nothing about MAINTAINERS, which has a patch of its own.
         body = patch.read_text(encoding="utf-8")
         ignore = ignored(body, "FILE_PATH_CHANGES,EMBEDDED_FILENAME", *((trace,) if "+++ b/include/trace/" in body else ()))
-        with patch.open(encoding="utf-8") as text:  # by name, it would be checked as a source file
-            step.command(f"checkpatch {patch.relative_to(patch.parents[1])}", *checkpatch, "--ignore", ignore, "-",
-                         stdin=text, cwd=LOGS)
+        # By name, it would be checked as a source file.
+        check(step, str(patch.relative_to(patch.parents[1])), patch, ignore, "-")
 
     def check_file(step, f):
         # The layout of TRACE_EVENT() is the tree's, not checkpatch's.
         # And linux/x.h is where asm/x.h may be included.
         ignore = ignored(f.read_text(encoding="utf-8"), trace if "trace" in f.parts else "INCLUDE_LINUX")
-        step.command(f"checkpatch {f.relative_to(ROOT)}", *checkpatch, "--ignore", ignore, "--file", f, cwd=LOGS)
+        check(step, str(f.relative_to(ROOT)), f, ignore, "--file", f)
 
     files = [f for d in ("include", "arch", "mm", "tools/testing", "tools/meter", "tools/tlbstat")
              for f in sorted((ROOT / d).rglob("*")) if f.suffix in (".c", ".h", ".S", ".rs")]
@@ -100,6 +114,7 @@ def style(suite):
     patches = set(sent.glob("*/*.patch")) - set(sent.glob("*/0000-cover-letter.patch"))
     suite.at_once([*((applies, kver) for kver in source.KVERS), *((check_patch, patch) for patch in sorted(patches)),
                    *((check_file, f) for f in files)])
+    kept.write_text("\n".join(sorted(passed)), encoding="ascii")
     # bindgen declares it as unsafe: rustc 1.85 refuses another one here, 1.95 does not.
     safe = [f"{f.relative_to(ROOT)}: {name}" for f in files if f.suffix == ".rs"
             for name in re.findall(r"#\[export\]\s+(?:pub )?extern .*?fn (\w+)", f.read_text(encoding="utf-8"))]
