@@ -82,7 +82,8 @@ def style(suite):
         return ",".join((*others, lists) if re.search(r"^\+?#define (?:EM\(|\w+\(EM\))", text, re.M) else others)
 
     # What has passed is not checked again, as long as its text is the same, and what it was checked with.
-    kept, same = LOGS / "checkpatch.passed", (src / "scripts/checkpatch.pl").read_bytes() + KVER.encode()
+    kept = LOGS / "checkpatch.passed"
+    same = (src / "scripts/checkpatch.pl").read_bytes() + " ".join((KVER, *map(str, checkpatch))).encode()
     before, passed = set(kept.read_text(encoding="ascii").split()) if kept.exists() else set(), set()
 
     def check(step, name, path, ignore, *how):
